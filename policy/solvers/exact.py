@@ -45,7 +45,7 @@ from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.profile import Profile
 from policy.solvers.closed_chain import BatchingProblem, ClosedChain
-from policy.solvers.solution import Solution, SolverAverages
+from policy.solvers.solution import Solution
 
 _MAX_ROUNDS = 200
 _MAX_EXTRA_HEAD = 32
@@ -87,18 +87,16 @@ def solve(
         if needed == actions.size:
             break
         actions = np.append(actions, np.full(needed - actions.size, problem.best))
-    response_ms, power_w = averages
-    idle_power_w = profile.idle_power_w or 0.0
+    response_ms, above_idle_w = averages
+    power_w = None
+    if profile.energy_mj is not None:
+        power_w = above_idle_w + (profile.idle_power_w or 0.0)
     return Solution(
         profile=profile,
         arrival_rate_per_s=arrival_rate_per_s,
         objective=weights,
         policy=BatchingPolicy.from_actions([*actions.tolist(), problem.best]),
-        averages=SolverAverages(
-            mean_response_ms=response_ms,
-            mean_power_w=None if profile.energy_mj is None else power_w + idle_power_w,
-            average_cost=problem.weigh(averages) + weights.energy_weight * idle_power_w,
-        ),
+        _averages=(response_ms, power_w),
     )
 
 

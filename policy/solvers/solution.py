@@ -10,24 +10,6 @@ from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate
 
 
-@dataclass(frozen=True)
-class SolverAverages:
-    """Long-run averages that a solver of the decision process computes along with a policy.
-
-    Attributes
-    ----------
-    mean_power_w : float or None
-        None if the profile has no energy.
-    average_cost : float
-        Latency weight x mean response (ms) + energy weight x mean power (W), and what else the
-        solver charges.
-    """
-
-    mean_response_ms: float
-    mean_power_w: float | None
-    average_cost: float
-
-
 @dataclass(frozen=True, eq=False)
 class Solution:
     """An optimal batching policy, and what it achieves.
@@ -36,15 +18,14 @@ class Solution:
     ----------
     objective : Weights or ServiceLevelObjective
         What the policy is optimal for.
-    averages : SolverAverages or None
-        None under a service level objective; then the properties below use `evaluation`.
     """
 
     profile: Profile
     arrival_rate_per_s: float
     objective: Objective
     policy: BatchingPolicy
-    averages: SolverAverages | None = None
+    # Mean response in ms and mean power in W, if the solver computes them along with the policy.
+    _averages: tuple[float, float | None] | None = None
     _search_evaluation: Evaluation | None = field(default=None, repr=False)
 
     @cached_property
@@ -63,22 +44,19 @@ class Solution:
     @property
     def mean_response_ms(self) -> float:
         """Mean response time."""
-        averages = self.averages
-        return averages.mean_response_ms if averages else self.evaluation.mean_response_ms
+        return self._averages[0] if self._averages else self.evaluation.mean_response_ms
 
     @property
     def mean_power_w(self) -> float | None:
         """Mean power; None if the profile has no energy."""
-        averages = self.averages
-        return averages.mean_power_w if averages else self.evaluation.mean_power_w
+        return self._averages[1] if self._averages else self.evaluation.mean_power_w
 
     @property
     def average_cost(self) -> float:
         """Latency weight x mean response (ms) + energy weight x mean power (W)."""
         if isinstance(self.objective, ServiceLevelObjective):
             raise InvalidInputError("solution: a service level has no weights for an average cost")
-        averages = self.averages
-        return averages.average_cost if averages else self.weigh(self.objective)
+        return self.weigh(self.objective)
 
     def weigh(self, weights: Weights) -> float:
         """Return `weights`' sum of the mean response (ms) and the mean power (W; 0 if unknown)."""
