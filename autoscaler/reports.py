@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from dataclasses import MISSING, dataclass, fields
 from functools import lru_cache
 from operator import attrgetter
+from typing import Any
 
 from autoscaler.settings import AutoscalerSettings
 from policy.errors import InvalidInputError
@@ -185,22 +186,25 @@ class ReplicaReport:
         )
 
 
+def curve_fields(curve: LoadLatenessCurve | None, *, out_of_reach: bool = False) -> dict[str, Any]:
+    """Return a curve as fields of a report; `out_of_reach`: there is none, and no rate will do."""
+    if curve is None:
+        shares = len(LoadLatenessCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
+        return {"sla_rate_per_s": 0.0, "late_shares": shares, "overload_levels": ()}
+    names = ("sla_rate_per_s", "late_shares", "overload_levels")
+    return {name: getattr(curve, name) for name in names}
+
+
 def curve_to_floats(
     curve: LoadLatenessCurve | None, *, out_of_reach: bool = False
 ) -> dict[str, float]:
-    """Return a curve as floats; `out_of_reach`: there is none, as no rate keeps the SLA."""
-    if curve is None:
-        shares = len(LoadLatenessCurve.MULTIPLES) * (1.0,) if out_of_reach else ()
-        return {
-            "sla_rate_per_s": 0.0,
-            "curve_code": _code(shares),
-            **_numbered(_LATE_SHARE_PREFIX, shares),
-        }
+    """Return the fields of a curve as floats, with its code."""
+    rate_per_s, shares, levels = curve_fields(curve, out_of_reach=out_of_reach).values()
     return {
-        "sla_rate_per_s": curve.sla_rate_per_s,
-        "curve_code": _code(curve.late_shares + curve.overload_levels),
-        **_numbered(_LATE_SHARE_PREFIX, curve.late_shares),
-        **_numbered(_OVERLOAD_LEVEL_PREFIX, curve.overload_levels),
+        "sla_rate_per_s": rate_per_s,
+        "curve_code": _code(shares + levels),
+        **_numbered(_LATE_SHARE_PREFIX, shares),
+        **_numbered(_OVERLOAD_LEVEL_PREFIX, levels),
     }
 
 
@@ -226,11 +230,7 @@ def weights_tier_to_floats(found_in: str | None) -> dict[str, float]:
 
 
 def delays_to_floats(delays: TryDelays) -> dict[str, float]:
-    return {
-        "request_delay_ms": delays.request_delay_ms,
-        "reply_delay_ms": delays.reply_delay_ms,
-        "retry_delay_ms": delays.retry_delay_ms,
-    }
+    return {name: value for name, value in vars(delays).items() if name != "retries"}
 
 
 _objective = lru_cache(maxsize=64)(ServiceLevelObjective)
@@ -244,10 +244,7 @@ def _curve(
 
 
 _REPORT_FLOATS = tuple(
-    value.name
-    for value in fields(ReplicaReport)
-    if value.name
-    not in ("replica_id", "time_s", "settings", "late_shares", "overload_levels", "powers")
+    value.name for value in fields(ReplicaReport) if value.type is float and value.name != "time_s"
 )
 _checked = attrgetter("time_s", *_REPORT_FLOATS)
 _REQUIRED = tuple(

@@ -5,7 +5,7 @@ from functools import cached_property
 
 import numpy as np
 
-from autoscaler.reports import ReplicaReport, delays_to_floats
+from autoscaler.reports import ReplicaReport, curve_fields, delays_to_floats
 from autoscaler.simulator.arrivals import ArrivalTimes, scaled_counts
 from autoscaler.simulator.engines.compiled import CompiledEngine
 from autoscaler.simulator.engines.interface import AnsweredRequest, FleetCounters, bin_edges_ms
@@ -154,9 +154,8 @@ class Simulation:
 
     def _report(self, replica: Replica, now_s: float) -> ReplicaReport:
         """Build the report that a live replica would send in this state."""
-        scenario, limits, curve = self._scenario, self._limits, self._curve
+        scenario, limits = self._scenario, self._limits
         counted = self._engine.counters(replica.slot)
-        infeasible = len(LoadLatenessCurve.MULTIPLES) * (1.0,)
         return ReplicaReport(
             replica_id=replica.name,
             time_s=now_s,
@@ -169,12 +168,8 @@ class Simulation:
             sla_percentile=scenario.objective.percentile,
             start_time_s=replica.start_time_s,
             settings=scenario.autoscaler_settings,
-            sla_rate_per_s=curve.sla_rate_per_s if curve else 0.0,
-            late_shares=curve.late_shares if curve else infeasible,
-            overload_levels=curve.overload_levels if curve else (),
             answered_total=counted.completed + counted.expired,
             late_total=counted.late,
             counted_s=now_s - replica.ready_s,
-            powers=(),
-            **delays_to_floats(scenario.delays),
+            **(curve_fields(self._curve, out_of_reach=True) | delays_to_floats(scenario.delays)),
         )
