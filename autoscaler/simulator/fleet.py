@@ -111,7 +111,8 @@ class Fleet:
             if replica is None:
                 if self.ready:
                     self._advance(time_s)
-                    self._kill(time_s, self._random_ready())
+                    victim = self._failure_random.integers(len(self.ready))
+                    self._kill(time_s, self.ready[victim])
             elif replica is _NOBODY:
                 self._advance(time_s)
                 self._create_pending()
@@ -232,9 +233,6 @@ class Fleet:
         self._engine.kill(replica.slot, now_s)
         self._release(replica, now_s)
         self._order_replica(now_s)
-
-    def _random_ready(self) -> Replica:
-        return self.ready[int(self._failure_random.integers(len(self.ready)))]
 
     def _release_drained(self) -> None:
         for replica in tuple(self._draining):

@@ -126,9 +126,12 @@ def least_replicas(
     estimator.check_feasible(objective)
     low = estimator.least_to_consider(arrival_rate_per_s, objective)
     found = None
-    if low <= max_replicas:
-        search = _bisect if estimator.monotone else _scan
-        found = search(estimator, arrival_rate_per_s, objective, low, max_replicas)
+    if estimator.monotone and low <= max_replicas:
+        found = _bisect(estimator, arrival_rate_per_s, objective, low, max_replicas)
+    elif not estimator.monotone:
+        numbers = range(low, max_replicas + 1)
+        each = (estimator.predict(arrival_rate_per_s, number, objective) for number in numbers)
+        found = next((one for one in each if one.meets(objective)), None)
     if found is None:
         raise InfeasibleError(
             f"{max_replicas} replicas do not keep {objective.in_words()} at "
@@ -152,13 +155,3 @@ def _bisect(
     numbers = range(low, min(low + step, high) + 1)
     found = bisect_left(numbers, True, key=lambda n: predict(n).meets(objective))
     return None if found == len(numbers) else predict(numbers[found])
-
-
-def _scan(
-    estimator: Estimator, rate: float, objective: ServiceLevelObjective, low: int, high: int
-) -> Prediction | None:
-    for replicas in range(low, high + 1):
-        prediction = estimator.predict(rate, replicas, objective)
-        if prediction.meets(objective):
-            return prediction
-    return None
