@@ -1,51 +1,67 @@
-"""A fleet under a ceiling on its power: `policy.tables.power`, for `plan` and the simulator."""
+"""A service under a ceiling on its power: for live replicas, `plan` and the simulator alike."""
 
 from dataclasses import dataclass, replace
 
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.service_model import ServiceModel, service_model
-from policy.tables.power import MULTIPLES, check_power_limit, in_words_under, solve_power_table
+from policy.service_model import ServiceModel
+from policy.tables.power import (
+    MULTIPLES,
+    PowerTable,
+    check_power_limit,
+    in_words_under,
+    solve_power_table,
+)
 
 
 @dataclass(frozen=True)
 class LimitedFleet:
-    """The replicas under a ceiling, how each of them batches, and the SLA that they hold.
+    """The replicas under a ceiling, and how each of them batches, for the SLA that is left.
 
     `in_words` says what the ceiling leaves of the SLA that was asked for.
     """
 
     replicas: int
     service: ServiceModel
-    sla: ServiceLevelObjective
     in_words: str
 
 
+def power_source(service: ServiceModel) -> tuple[Profile, ServiceLevelObjective]:
+    """Return what the power table of a service is solved for."""
+    return service.times(MULTIPLES[-1]).profile, service.batching_sla
+
+
+def service_within(service: ServiceModel, table: PowerTable, multiple: float) -> ServiceModel:
+    """Return how a replica batches for a multiple of its SLA; it refuses by no shorter time."""
+    longer = service.times(max(1.0, multiple))
+    policies = table.policies_for(multiple)
+    fitting = tuple(one.up_to(longer.limits.max_batch_size) for one in policies.policies)
+    return replace(longer, given=replace(policies, policies=fitting))
+
+
 def under_power_limit(
-    profile: Profile, service: ServiceModel, limit_w: float, arrival_rate_per_s: float, needed: int
+    service: ServiceModel,
+    limit_w: float,
+    arrival_rate_per_s: float,
+    needed: int,
+    table: PowerTable | None = None,
 ) -> LimitedFleet:
     """Return the fleet that answers soonest under a ceiling, as a live service would be.
 
-    `service` is that of the SLA on the whole `profile`, for which `needed` replicas are enough.
+    `service` is that of the SLA, for which `needed` replicas are enough. Its power table is solved
+    unless it is given.
 
     Raises
     ------
     InvalidInputError
         The profile has no energy, or an idle replica draws more than the ceiling.
     """
-    check_power_limit(profile, limit_w)
-    longest = service_model(profile, service.client_sla.times(MULTIPLES[-1]), service.delays)
-    table = solve_power_table(longest.profile, service.batching_sla)
+    check_power_limit(service.device, limit_w)
+    table = table or solve_power_table(*power_source(service))
     replicas, multiple = table.replicas_within(limit_w, arrival_rate_per_s, needed)
-    sla = service.client_sla.times(min(multiple, MULTIPLES[-1]))
-    limited = service_model(profile, sla, service.delays)
-    policies = table.policies_for(
-        table.multiple_within(arrival_rate_per_s / replicas, limit_w / replicas)
-    )
-    within = tuple(one.up_to(limited.limits.max_batch_size) for one in policies.policies)
+    own = table.multiple_within(arrival_rate_per_s / replicas, limit_w / replicas)
     return LimitedFleet(
         replicas,
-        replace(limited, given=replace(policies, policies=within)),
-        sla,
+        service_within(service, table, own),
         in_words_under(limit_w, service.client_sla, multiple),
     )

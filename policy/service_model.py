@@ -88,6 +88,10 @@ class ServiceModel:
         The SLA that the client sees, and what the way to the replica and back leaves of it.
     delays : TryDelays
         What the way to a replica and back takes, and each try elsewhere.
+    device : Profile
+        The whole profile.
+    settings : BatchingSettings
+        What the user has set.
     given : PolicyTable or None
         The table of the settings, if it is for this profile.
     """
@@ -98,7 +102,14 @@ class ServiceModel:
     client_sla: ServiceLevelObjective
     sla: ServiceLevelObjective
     delays: TryDelays
+    device: Profile
+    settings: BatchingSettings
     given: PolicyTable | None = None
+
+    def times(self, multiple: float) -> "ServiceModel":
+        """Return the service under a multiple of the SLA's response time."""
+        sla = self.client_sla.times(multiple)
+        return service_model(self.device, sla, self.delays, self.settings)
 
     @property
     def batching_sla(self) -> ServiceLevelObjective:
@@ -187,15 +198,17 @@ def service_model(
         serve_late=settings.serve_late,
     )
     objective, table = settings.policy_objective(profile, sla), settings.table
-    profile = profile.up_to(limits.max_batch_size)
+    within = profile.up_to(limits.max_batch_size)
     return ServiceModel(
-        profile,
+        within,
         limits,
         objective,
         sla,
         sla.after(delays.round_trip_ms),
         delays,
-        None if table is None else table.table_for(profile),
+        profile,
+        settings,
+        None if table is None else table.table_for(within),
     )
 
 

@@ -95,6 +95,14 @@ class Run:
         return float(np.mean(self.compliant()[judged])) if judged.any() else 1.0
 
     @property
+    def most_power_w(self) -> float:
+        """The highest mean power of a full window, in W; of the run if that is shorter."""
+        seconds = self.energy_j.size
+        starts = np.arange(0, seconds, WINDOW_S)
+        power_w = np.add.reduceat(self.energy_j, starts) / np.diff(np.append(starts, seconds))
+        return float(power_w[: max(1, seconds // WINDOW_S)].max())
+
+    @property
     def scalings_per_hour(self) -> float:
         """Changes of the number of ordered replicas per hour."""
         changes = int(np.count_nonzero(np.diff(np.round(self.ordered))))

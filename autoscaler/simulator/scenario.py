@@ -18,8 +18,10 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective
+from policy.power_limit import LimitedFleet, power_source, service_within, under_power_limit
 from policy.profile import Profile
 from policy.service_model import BatchingSettings, ServiceModel, service_model
+from policy.tables.power import MULTIPLES, PowerTable, check_power_limit, solve_power_table
 from policy.tables.table import PolicyTable
 from policy.try_delays import RETRIES, TryDelays
 
@@ -76,6 +78,8 @@ class Scenario:
         SLA and its settings. No batch is larger than a live replica's limits allow.
     settings : BatchingSettings
         Of the service. Without `batching`, replicas use the policy table of these settings.
+    power_limit_w : float or None
+        The ceiling on the power of all replicas, in W, which then decides how they batch.
     replicas : int
         Replicas that are ready at the beginning.
     min_replicas, max_replicas : int
@@ -108,6 +112,7 @@ class Scenario:
     delays: TryDelays = field(default_factory=lambda: TryDelays(retries=RETRIES))
     batching: PolicyTable | BatchingPolicy | None = None
     settings: BatchingSettings = field(default_factory=BatchingSettings)
+    power_limit_w: float | None = None
     replicas: int = 1
     min_replicas: int = 1
     max_replicas: int = 1000
@@ -148,6 +153,10 @@ class Scenario:
                 f"batching: starts batches of {largest}, but the profile ends at "
                 f"{self.profile.max_batch_size}"
             )
+        if self.power_limit_w is not None:
+            check_power_limit(self.profile, self.power_limit_w)
+            if self.batching or self.settings.table or self.settings.objective != "auto":
+                raise InvalidInputError("power limit: decides how replicas batch; omit batching")
         _ = self.table  # solved once, here, so that an unreachable SLA is found before the run
 
     @property
@@ -206,6 +215,31 @@ class Scenario:
         return TwoTierStarts(min(near_s, cold_s), cold_s)
 
     @property
+    def power_table(self) -> PowerTable:
+        """What the ceiling on the power leaves a replica."""
+        return _power_table(self.service)
+
+    def under_power_limit(self, arrival_rate_per_s: float, replicas: int) -> LimitedFleet:
+        """Return which of so many replicas run under the ceiling on the power, and how."""
+        assert self.power_limit_w is not None
+        service, table = self.service, self.power_table
+        return under_power_limit(service, self.power_limit_w, arrival_rate_per_s, replicas, table)
+
+    def services(self) -> dict[float, ServiceModel]:
+        """Return how a replica batches, by the multiple of its SLA that a ceiling leaves it.
+
+        What is in time is still what the SLA asks for.
+        """
+        service = self.service
+        if self.power_limit_w is None:
+            return {1.0: service}
+        within = {one: service_within(service, self.power_table, one) for one in MULTIPLES}
+        return {
+            one: replace(longer, client_sla=service.client_sla, sla=service.sla)
+            for one, longer in within.items()
+        }
+
+    @property
     def estimator(self) -> ServiceEstimator:
         """The model that predicts its fleets."""
         return ServiceEstimator(self.service, None if self.batching is None else self.table)
@@ -239,6 +273,11 @@ def _service(
     settings: BatchingSettings,
 ) -> ServiceModel:
     return service_model(profile, objective, delays, settings)
+
+
+@lru_cache(maxsize=32)
+def _power_table(service: ServiceModel) -> PowerTable:
+    return solve_power_table(*power_source(service))
 
 
 @lru_cache(maxsize=32)

@@ -1,20 +1,27 @@
 """Simulate one autoscaler on one scenario, second by second."""
 
 import math
+from collections import deque
 from functools import cached_property
+from statistics import fmean
 
 import numpy as np
 
 from autoscaler.reports import ReplicaReport, curve_fields, delays_to_floats
 from autoscaler.simulator.arrivals import ArrivalTimes, scaled_counts
 from autoscaler.simulator.engines.compiled import CompiledEngine
-from autoscaler.simulator.engines.interface import AnsweredRequest, FleetCounters, bin_edges_ms
+from autoscaler.simulator.engines.interface import (
+    AnsweredRequest,
+    FleetCounters,
+    bin_edges_ms,
+)
 from autoscaler.simulator.fleet import Fleet, Replica
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scaling import FleetView, ScalingPolicy
 from autoscaler.simulator.scenario import Scenario
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
+from policy.tables.power import POWER_TICKS
 
 
 def simulate(scenario: Scenario, autoscaler: ScalingPolicy) -> Run:
@@ -62,7 +69,7 @@ class Simulation:
         self._counts = scaled_counts(scenario.counts, 1.0, rounding)
         self._arrivals = ArrivalTimes(self._counts, scenario.within_second, arrivals)
         self._counters = FleetCounters.zeros(scenario.seconds)
-        self._limits = scenario.service.limits
+        self._services, self._multiple = scenario.services(), 1.0
         self._engine = CompiledEngine(
             scenario,
             self._counters,
@@ -70,6 +77,7 @@ class Simulation:
             int(batches.integers(2**63)),
             log_requests,
         )
+        self._arrival_rates_per_s: deque[float] = deque(maxlen=POWER_TICKS)
         self._fleet = Fleet(
             self._engine,
             scenario.replicas,
@@ -102,6 +110,7 @@ class Simulation:
             forecast[second] = getattr(self._autoscaler, "forecast_per_s", math.nan)
             replicas = min(max(wanted, scenario.min_replicas), scenario.max_replicas)
             fleet.scale_to(replicas, getattr(self._autoscaler, "standbys", 0))
+            self._follow_power(second + 1.0)
         paid_replica_s = fleet.finish()
         counters = self._counters
         batches, devices_busy_s, loops_busy_s = self._engine.work()
@@ -129,6 +138,20 @@ class Simulation:
             event_loop_busy_s=loops_busy_s + serial_event_loop_s,
         )
 
+    def _follow_power(self, now_s: float) -> None:
+        """Let all replicas batch for the multiple of the SLA whose power is within the ceiling."""
+        limit_w, ready = self._scenario.power_limit_w, self._fleet.ready
+        if limit_w is None or not ready:
+            return
+        slots = [replica.slot for replica in ready]
+        self._arrival_rates_per_s.append(self._engine.arrival_rate_per_s(slots, now_s))
+        rate_per_s = fmean(self._arrival_rates_per_s)
+        share_w = limit_w / self._fleet.ordered
+        multiple = self._scenario.power_table.multiple_within(rate_per_s, share_w)
+        if multiple != self._multiple:
+            self._multiple = multiple
+            self._engine.use(multiple, now_s)
+
     def request_log(self) -> list[AnsweredRequest]:
         """Return the answered requests by the time they were sent; empty without a log."""
         return self._engine.request_log()
@@ -148,13 +171,18 @@ class Simulation:
         except InfeasibleError:
             return None
 
+    @cached_property
+    def _powers(self) -> tuple[float, ...]:
+        limited = self._scenario.power_limit_w is not None
+        return self._scenario.power_table.to_floats() if limited else ()
+
     def _reports(self) -> list[ReplicaReport]:
         now_s = self._fleet.now_s
         return [self._report(replica, now_s) for replica in self._fleet.ready]
 
     def _report(self, replica: Replica, now_s: float) -> ReplicaReport:
         """Build the report that a live replica would send in this state."""
-        scenario, limits = self._scenario, self._limits
+        scenario, limits = self._scenario, self._services[self._multiple].limits
         counted = self._engine.counters(replica.slot)
         return ReplicaReport(
             replica_id=replica.name,
@@ -171,5 +199,7 @@ class Simulation:
             answered_total=counted.completed + counted.expired,
             late_total=counted.late,
             counted_s=now_s - replica.ready_s,
+            power_limit_w=scenario.power_limit_w or 0.0,
+            powers=self._powers,
             **(curve_fields(self._curve, out_of_reach=True) | delays_to_floats(scenario.delays)),
         )

@@ -316,10 +316,10 @@ class UserConfig(StrictModel):
         parts = {"sla": own.sla, "policy": own.policy, "limits": own.limits}
         return self.model_copy(update={key: part for key, part in parts.items() if part})
 
-    def service_model(self, profile: Profile, sla_multiple: float = 1.0) -> ServiceModel:
-        """Return how a replica on the device of `profile` batches, with a multiple of the SLA."""
-        sla, delays = self.sla.objective.times(sla_multiple), self.autoscaler.settings().delays
-        return service_model(profile, sla, delays, self.batching())
+    def service_model(self, profile: Profile) -> ServiceModel:
+        """Return how a replica on the device of `profile` batches."""
+        delays = self.autoscaler.settings().delays
+        return service_model(profile, self.sla.objective, delays, self.batching())
 
     def batching(self) -> BatchingSettings:
         return BatchingSettings(

@@ -29,9 +29,10 @@ from policy.batcher.requests import PolicySource
 from policy.burstiness import COUNT_WINDOW_S
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
+from policy.power_limit import power_source, service_within
 from policy.profile import Profile
 from policy.service_model import ServiceModel
-from policy.tables.power import MULTIPLES, check_power_limit
+from policy.tables.power import POWER_TICKS, check_power_limit
 from policy.tables.table import PolicyTable
 from policy.try_delays import TryDelays
 
@@ -39,8 +40,6 @@ logger = logging.getLogger("sojourn.policy")
 
 #: Interval at which `PolicyController.tick` is to be called.
 TICK_S = 1.0
-#: Ticks whose mean arrival rate decides which policies keep the ceiling on the power.
-POWER_TICKS = 30
 
 
 class PolicyController:
@@ -155,10 +154,10 @@ class PolicyController:
             return
         self.core.wait_factor = 1.0  # shorter waits would take more power
         rate_per_s = fmean(self._arrival_rates_per_s or [0.0])
-        multiple = min(table.multiple_within(rate_per_s, share_w), MULTIPLES[-1])
+        multiple = table.multiple_within(rate_per_s, share_w)
         if multiple != self._multiple:
             self._multiple = multiple
-            self._use(table.policies_for(multiple))
+            self._use_solved_table()
 
     @property
     def _sla_multiple(self) -> float:
@@ -192,15 +191,13 @@ class PolicyController:
     def _solve(self) -> None:
         service, power = self._service_model(), None
         if self.user_config.power_limit_w is not None:
-            longest = self.user_config.service_model(self.profile, MULTIPLES[-1])
-            power = longest.profile, service.batching_sla
+            power = power_source(service)
         sla = self.corrections.after_proxy_delay(service.sla)
         request = SolveRequest(replace(service, sla=sla), power)
         self.solver.solve(request, self.user_config.sla)
 
     def _use(self, table: PolicySource) -> None:
-        limits = self.user_config.service_model(self.profile, self._sla_multiple).limits
-        self.core.use(table, limits)
+        self.core.use(table, self._service_model().times(self._sla_multiple).limits)
         self._on_change()
 
     def _use_solved_table(self) -> None:
@@ -208,7 +205,7 @@ class PolicyController:
         table, power_table = self.solver.table, self.solver.power_table
         assert table is not None
         if power_table is not None:
-            table = power_table.policies_for(self._multiple)
+            table = service_within(self._service_model(), power_table, self._multiple).table
         elif isinstance(self._service_model().objective, ServiceLevelObjective):
             table = table.for_bursts(self.corrections.index_of_dispersion, COUNT_WINDOW_S)
         self._use(table)

@@ -28,6 +28,8 @@ MULTIPLES = (0.25, 0.4, 0.6, 0.8, 1.0, 1.25, 1.6, 2.5, 5.0, 10.0)
 LOADS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95)
 #: Above this load a queue is never short for long: control limits without a max wait are compared.
 _NO_WAITS_ABOVE = 0.75
+#: Seconds whose mean arrival rate decides which policies keep the ceiling.
+POWER_TICKS = 30
 #: Stands for the power within a time that no policy keeps.
 NEVER_W = 1e30
 #: Numbers of replicas that are compared at most.
@@ -84,36 +86,45 @@ class PowerTable:
         return np.asarray(np.append(MULTIPLES, np.inf)[first])
 
     def multiple_within(self, rate_per_s: float, power_w: float) -> float:
-        """Return the least multiple of the SLA whose power is within one; infinite: none fits.
+        """Return the least multiple of the SLA whose power is within one; the last if none is.
 
-        Whether the replica keeps it at that rate is another question.
+        Whether the replica keeps it at that rate is another question. At overload it runs full
+        batches for all of them: what is not answered within the SLA itself is refused.
         """
-        return float(self._multiples(self._any_w, [rate_per_s], [power_w])[0])
+        if rate_per_s >= self.capacity_per_s:
+            power_w = max(power_w, self.full_power_w)
+        within = self._multiples(self._any_w, [rate_per_s], [power_w])[0]
+        return float(min(within, MULTIPLES[-1]))
 
     def policies_for(self, multiple: float) -> PolicyTable:
-        """Return the policies of least power within a multiple; of the longest if it is infinite.
+        """Return the policies of least power within a multiple.
 
         A cell of rates has the policy of its upper end, where it takes the most power.
         """
         rates = tuple(load * self.capacity_per_s for load in LOADS)
-        column = MULTIPLES.index(min(multiple, MULTIPLES[-1]))
+        column = MULTIPLES.index(multiple)
         return PolicyTable(rates, (*self.policies[column : -1 : len(MULTIPLES)], self.policies[-1]))
 
     def replicas_within(self, limit_w: float, rate_per_s: float, needed: int) -> tuple[int, float]:
         """Return how many replicas answer soonest under a ceiling, and the multiple of the SLA.
 
         At most the `needed` ones that keep the SLA without a ceiling: if their power fits, that
-        multiple is 1. If the ceiling does not carry the load, they are as many as run full batches
-        under it, and refuse the rest; the multiple is then infinite.
+        multiple is 1. Fewer hold the multiple that `multiple_within` lets each of them batch for.
+        If none of these numbers carries the load, they are as many as run full batches under the
+        ceiling, and refuse the rest; the multiple is then infinite.
         """
         if self.multiple_within(rate_per_s / needed, limit_w / needed) <= 1:
             return needed, 1.0
         tried = np.unique(np.linspace(1, needed, min(needed, _MAX_TRIED)).astype(int))
-        held = self._multiples(self._least_w, rate_per_s / tried, limit_w / tried)
-        best = int(np.argmin(np.maximum(held, 1.0)))
+        kept, own = (
+            np.maximum(1.0, self._multiples(table_w, rate_per_s / tried, limit_w / tried))
+            for table_w in (self._least_w, self._any_w)
+        )
+        held = np.where(kept > own, np.inf, kept)
+        best = int(np.argmin(held))
         if np.isinf(held[best]):
             return min(needed, max(1, int(limit_w / self.full_power_w))), float("inf")
-        return int(tried[best]), max(1.0, float(held[best]))
+        return int(tried[best]), float(held[best])
 
     def to_floats(self) -> tuple[float, ...]:
         return (self.capacity_per_s, self.idle_power_w, self.full_power_w, *self.power_w)

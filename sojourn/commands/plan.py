@@ -150,8 +150,8 @@ def command(
     remark = None
     if power_limit_w is not None:
         needed = chosen.prediction.replicas
-        fleet = under_power_limit(measured, service, power_limit_w, arrival_rate, needed)
-        objective = fleet.sla
+        fleet = under_power_limit(service, power_limit_w, arrival_rate, needed)
+        objective = fleet.service.client_sla
         planner = Planner(profile, objective, ServiceEstimator(fleet.service))
         chosen, remark = planner.at(fleet.replicas, arrival_rate), fleet.in_words
     replicas = chosen.prediction.replicas

@@ -21,19 +21,15 @@ from autoscaler.simulator.experiments import (
 )
 from autoscaler.simulator.scenario import Failures, Scenario
 from autoscaler.simulator.start_time import StartTime
-from policy.batching_policy import BatchingPolicy
+from autoscaler.sizing.service_estimator import ServiceEstimator
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
-from policy.power_limit import under_power_limit
 from policy.profile import Profile
-from policy.service_model import service_model
-from policy.tables.table import PolicyTable
-from policy.try_delays import RETRIES, TryDelays
 from sojourn import option_types
 from sojourn.output import command_line, existing_file, json_option, print_json, say
 from sojourn.reporting import simulation as output
 
-_OF_A_FIXED_FLEET = {"arrival_rate", "replicas", "power_limit_w", "requests"}
+_OF_A_FIXED_FLEET = {"arrival_rate", "replicas", "requests"}
 _OF_A_TRACE = {
     *("scale", "start_time_s", "start_spread", "failed_starts", "standby_s", "superpose"),
     *("history_file", "names"),
@@ -112,7 +108,7 @@ _OF_A_TRACE = {
 @click.option(
     "--power-limit-w",
     type=option_types.above_0,
-    help="Most power of the fixed fleet in W, as in a config: it comes before the SLA.",
+    help="Most power of all replicas in W, as in a config: it comes before the SLA.",
 )
 @click.option(
     "--requests",
@@ -181,14 +177,6 @@ def command(
     objective = option_types.required(option_types.chosen_sla(sla, response_time_ms, percentile))
     choices = choose(names)
     settings, policy = parse_batching(batching, profile)
-    given: PolicyTable | BatchingPolicy | None = policy
-    if power_limit_w is not None and arrival_rate is not None and replicas is not None:
-        if batching != "sla":
-            raise InvalidInputError("--power-limit-w: decides how replicas batch; omit --batching")
-        service = service_model(profile, objective, TryDelays(retries=RETRIES))
-        fleet = under_power_limit(profile, service, power_limit_w, arrival_rate, replicas)
-        replicas, objective, given = fleet.replicas, fleet.sla, fleet.service.table
-        say(f"{fleet.in_words} ({replicas} replicas).")
     scenario = Scenario(
         profile=profile,
         objective=objective,
@@ -198,8 +186,9 @@ def command(
         standby_start_time=None if standby_s is None else StartTime(standby_s, start_spread),
         seed=seed,
         routing=Routing(balance),
-        batching=given,
+        batching=policy,
         settings=settings,
+        power_limit_w=power_limit_w,
         max_replicas=max_replicas,
     )
     if trace_file is not None:
@@ -215,8 +204,13 @@ def command(
         comparison = compare(scenario, choices)
     else:
         scenario = poisson_scenario(scenario, arrival_rate, requests)
+        estimator = scenario.estimator
+        if power_limit_w is not None:
+            fleet = scenario.under_power_limit(arrival_rate, replicas)
+            replicas, estimator = fleet.replicas, ServiceEstimator(fleet.service)
+            say(f"{fleet.in_words} ({replicas} replicas).")
         comparison = run_fixed(scenario, replicas)
-        predicted = scenario.estimator.predict(arrival_rate, replicas, objective)
+        predicted = estimator.predict(arrival_rate, replicas, objective)
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:
         # Importing matplotlib takes half a second.
@@ -229,6 +223,8 @@ def command(
         print_json(output.content(comparison, predicted, replicas, least))
         return
     output.print_comparison(comparison, predicted, replicas, least)
+    if power_limit_w is not None:
+        output.print_most_power(comparison)
     if report_file is not None:
         say(f"Written to {report_file}.")
 

@@ -86,6 +86,11 @@ def _print_side_by_side(comparison: Comparison) -> None:
     )
 
 
+def print_most_power(comparison: Comparison) -> None:
+    rows = (f"{row.label} {three_digits(row.most_power_w or 0.0)} W" for row in comparison.rows)
+    click.echo(f"Mean power of a minute, at most: {', '.join(rows)}")
+
+
 def _print_beside_prediction(comparison: Comparison, predicted: ServicePrediction | None) -> None:
     (row,) = comparison.rows
     print_table(

@@ -8,7 +8,7 @@ from policy.objective import ServiceLevelObjective
 from policy.power_limit import under_power_limit
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.service_model import service_model
+from policy.service_model import BatchingSettings, service_model
 from policy.tables.power import LOADS, MULTIPLES, PowerTable, check_power_limit, solve_power_table
 from policy.try_delays import TryDelays
 
@@ -54,10 +54,32 @@ def test_the_fleet_batches_for_the_sla_that_the_ceiling_leaves(table):
     place = LOADS.index(0.7) * len(MULTIPLES)
     for_the_sla_w, least_w = (table.power_w[place + MULTIPLES.index(one)] for one in (1.0, 10.0))
     rate_per_s, between_w = 4 * 0.7 * PROFILE.capacity_per_s, 2 * (for_the_sla_w + least_w)
-    fleet = under_power_limit(PROFILE, SERVICE, between_w, rate_per_s, 4)
-    assert fleet.sla.response_time_ms > SLA.response_time_ms
-    assert f"{fleet.sla.response_time_ms:g} ms" in fleet.in_words
-    assert under_power_limit(PROFILE, SERVICE, 4.1 * for_the_sla_w, rate_per_s, 4).sla == SLA
+    fleet = under_power_limit(SERVICE, between_w, rate_per_s, 4, table)
+    left = fleet.service.client_sla
+    assert left.response_time_ms > SLA.response_time_ms
+    assert left.in_words() in fleet.in_words
+    ample = under_power_limit(SERVICE, 4.1 * for_the_sla_w, rate_per_s, 4, table)
+    assert ample.service.client_sla == SLA
+
+
+@pytest.mark.slow
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(st.floats(0.05, 0.9), st.integers(1, 20), st.floats(0.25, 1.2))
+def test_replicas_admit_what_the_ceiling_is_said_to_hold(table, load, needed, share):
+    rate_per_s, limit_w = load * needed * PROFILE.capacity_per_s, needed * share * 46
+    fleet = under_power_limit(SERVICE, limit_w, rate_per_s, needed, table)
+    if "the rest is refused" not in fleet.in_words:
+        assert fleet.service.client_sla.in_words() in fleet.in_words
+
+
+@pytest.mark.slow
+def test_the_settings_of_a_service_hold_under_a_ceiling(table):
+    few = BatchingSettings(batch_size_limit=3, max_queue_rows=5)
+    service = service_model(PROFILE, SLA, TryDelays(), few)
+    fleet = under_power_limit(service, 100.0, PROFILE.capacity_per_s, 4, table)
+    limits = fleet.service.limits
+    assert (limits.max_batch_size, limits.max_queue_rows) == (3, 5)
+    assert max(policy.max_batch_size for policy in fleet.service.table.policies) == 3
 
 
 def test_a_ceiling_that_cannot_be_held_is_refused():

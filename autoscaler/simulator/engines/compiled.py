@@ -18,6 +18,7 @@ from autoscaler.simulator.engines.kernel import Rules, State
 from autoscaler.simulator.scenario import Scenario
 from policy.batcher.arrival_rate import horizon_s
 from policy.event_loop import EventLoopCosts
+from policy.service_model import ServiceModel
 
 FloatArray = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
@@ -47,12 +48,15 @@ class CompiledEngine:
         batch_seed: int = 0,
         log_requests: bool = False,
     ) -> None:
-        self._rules = rules_of(scenario)
+        services = scenario.services()
+        self._rules_within = {one: rules_of(scenario, services[one]) for one in services}
+        self._rules = self._rules_within[1.0]
         self._log_requests = log_requests
         self._batch_seeds = np.array([batch_seed], np.uint64)
-        room = max(1, self._rules.max_queue_rows)
-        ring = _power_of_two(room + self._rules.latency_s.size)
-        unread = _power_of_two(self._rules.concurrency) if self._rules.has_loop else 1
+        rules = self._rules_within.values()
+        ring = _power_of_two(max(max(1, one.max_queue_rows) + one.latency_s.size for one in rules))
+        concurrency = max(one.concurrency for one in rules)
+        unread = _power_of_two(concurrency) if self._rules.has_loop else 1
         self._state = State(
             times=np.full((_INITIAL_SLOTS, kernel.N_TIMES), np.inf),
             counts=np.zeros((_INITIAL_SLOTS, kernel.N_COUNTS), np.int64),
@@ -94,6 +98,23 @@ class CompiledEngine:
         times[kernel.COUNTED_S] = now_s
         state.counts[slot] = 0
         state.batch_random[slot] = kernel.random_bits(self._batch_seeds, 0)
+
+    def use(self, sla_multiple: float, now_s: float) -> None:
+        """Let all replicas batch for another multiple of their SLA from now on."""
+        self._rules = self._rules_within[sla_multiple]
+        counts = self._state.counts
+        for slot in np.flatnonzero(counts[:, kernel.ON_DEVICE] == 0).tolist():
+            kernel.decide(self._rules, self._state, slot, float(now_s))
+
+    def arrival_rate_per_s(self, slots: Sequence[int], now_s: float) -> float:
+        """Return the mean of what replicas estimate as `policy.batcher.arrival_rate` does."""
+        columns = [kernel.RATE_WEIGHT, kernel.RATE_FIRST_S, kernel.RATE_LAST_S]
+        weights, first_s, last_s = self._state.times[np.ix_(slots, columns)].T
+        window_s = self._rules.rate_window_s
+        seen_s = np.maximum(now_s - first_s, 0.1 * window_s)
+        weights = weights * np.exp(-np.abs(now_s - last_s) / window_s)
+        rates_per_s = weights / (window_s * -np.expm1(-seen_s / window_s))
+        return float(np.nansum(rates_per_s)) / len(slots)  # NaN before the first arrival
 
     def route_to(self, slots: Sequence[int], now_s: float) -> None:
         """Set the replicas that take requests from now on; without any, requests are held."""
@@ -223,14 +244,14 @@ class CompiledEngine:
         self._state = state._replace(retry_times=times, retry_counts=counts)
 
 
-def rules_of(scenario: Scenario) -> Rules:
+def rules_of(scenario: Scenario, service: ServiceModel) -> Rules:
     """Return the constants of a run, in the kernel's types.
 
     A whole number given as an int would trigger another compilation, which takes 20 s. The energy
     of a batch is counted without what the device would draw idle in its time; `Simulation` adds
     that for all the time that a replica exists.
     """
-    table, service = scenario.table, scenario.service
+    table = scenario.table if scenario.power_limit_w is None else service.table
     policies, profile = table.policies, service.profile
     limits, delays = service.limits, service.delays
     assert delays.retries is not None

@@ -18,7 +18,8 @@ class Row:
     """The summary of one run.
 
     `replica_seconds` are paid for, from an order until the replica was gone; `over_oracle` is None
-    without an oracle, `energy_j` if the profile has none, a percentile if nothing was answered.
+    without an oracle, `energy_j` and `most_power_w`, of any minute, if the profile has none, a
+    percentile if nothing was answered.
     What was `refused` was so by every try. The stage that was busy for longer is the `bottleneck`.
     """
 
@@ -30,6 +31,7 @@ class Row:
     replica_seconds: float
     over_oracle: float | None
     energy_j: float | None
+    most_power_w: float | None
     response_percentiles_ms: Mapping[str, float | None]
     scalings_per_hour: float
     refused: float
@@ -74,6 +76,7 @@ class Comparison:
             replica_seconds=run.paid_replica_s,
             over_oracle=run.paid_replica_s / oracle_s if oracle_s else None,
             energy_j=energy_j if math.isfinite(energy_j) else None,
+            most_power_w=run.most_power_w if math.isfinite(energy_j) else None,
             response_percentiles_ms={
                 name: value if math.isfinite(value) else None for name, value in percentiles.items()
             },

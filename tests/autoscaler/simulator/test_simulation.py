@@ -6,9 +6,12 @@ from numpy.testing import assert_array_equal
 
 from autoscaler.settings import AutoscalerSettings
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
+from autoscaler.simulator.autoscalers.registry import choose
+from autoscaler.simulator.experiments import compare, poisson_scenario, run_fixed
 from autoscaler.simulator.scenario import Failures, Scenario
 from autoscaler.simulator.simulation import Simulation, simulate
 from autoscaler.simulator.start_time import StartTime
+from autoscaler.sizing.service_estimator import ServiceEstimator
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -140,6 +143,49 @@ def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for():
     run = simulate(scenario(profile=profile, failures=failures), up_and_down)
     assert run.energy_j.sum() == pytest.approx(8.0 * run.paid_replica_s, rel=1e-9)
     assert run.energy_j.max() > 2 * run.energy_j.min()
+
+
+@pytest.fixture(scope="module")
+def under_a_ceiling():
+    """Large batches save most of the energy; 64 W are too little for the SLA of the second half."""
+    sizes = np.arange(1, 9)
+    return Scenario(
+        Profile("m", "d", 2 + 0.5 * sizes, 200 + 5.0 * sizes, idle_power_w=4.0),
+        ServiceLevelObjective(10.0, 99.0),
+        np.repeat([500.0, 1500.0], 120),
+        within_second="uniform",
+        start_time=StartTime(2.0),
+        power_limit_w=64.0,
+        max_replicas=10,
+    )
+
+
+@pytest.mark.slow
+def test_a_fleet_under_a_ceiling_is_as_planned(under_a_ceiling):
+    scenario = poisson_scenario(under_a_ceiling, 1500.0, 200_000)
+    fleet = scenario.under_power_limit(1500.0, 3)
+    assert fleet.service.client_sla.response_time_ms > 10
+    plan = ServiceEstimator(fleet.service).predict(1500.0, fleet.replicas, scenario.objective)
+    (run,) = run_fixed(scenario, fleet.replicas).runs
+    power_w = run.energy_j.sum() / scenario.seconds
+    assert power_w == pytest.approx(plan.mean_power_w, rel=0.02)
+    assert power_w <= 1.02 * 64.0
+    assert run.service_level == pytest.approx(plan.service_level, abs=0.01)
+    p99_ms = run.response_percentile_ms(99)
+    assert p99_ms == pytest.approx(plan.answered_percentile_ms(99), rel=0.05)
+
+
+@pytest.mark.slow
+def test_on_a_trace_the_ceiling_is_kept_and_answers_are_later(under_a_ceiling):
+    free = dataclasses.replace(under_a_ceiling, power_limit_w=None)
+    limited, unlimited = (
+        compare(scenario, choose("sojourn")).runs[0] for scenario in (under_a_ceiling, free)
+    )
+    assert limited.most_power_w <= 1.05 * 64.0 < unlimited.most_power_w
+    assert limited.ready[-1] <= unlimited.ready[-1]
+    late_ms = limited.response_percentile_ms(99), unlimited.response_percentile_ms(99)
+    assert late_ms[0] > 10 > late_ms[1]
+    assert limited.service_level < unlimited.service_level
 
 
 def test_windows_without_requests_are_not_counted():

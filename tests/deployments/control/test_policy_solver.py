@@ -28,7 +28,7 @@ from policy.load_lateness import LoadLatenessCurve
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from policy.service_model import ServiceModel
+from policy.service_model import BatchingSettings, ServiceModel
 from policy.tables.solving import solve_table
 from policy.try_delays import TryDelays
 
@@ -39,8 +39,9 @@ SLA = SLAConfig(response_time_ms=10)
 def request(profile=PROFILE, weights=None, percentile=99.0, time_ms=9.5, rows=2, **limits):
     bounds = Limits(math.inf, rows, profile.latency_ms.tolist(), **limits)
     sla = ServiceLevelObjective(time_ms, percentile)
-    weights = weights or Weights()
-    return SolveRequest(ServiceModel(profile, bounds, weights, SLA.objective, sla, TryDelays()))
+    weights, settings = weights or Weights(), BatchingSettings()
+    rest = sla, TryDelays(), profile, settings
+    return SolveRequest(ServiceModel(profile, bounds, weights, SLA.objective, *rest))
 
 
 REQUEST, OTHER = request(), request(rows=4)

@@ -11,6 +11,7 @@ from deployments.control import policy_solver as solver
 from deployments.control.policy_solver import SolveRequest, work_conserving_table
 from policy.batcher.arrival_rate import ArrivalRate
 from policy.errors import InvalidInputError
+from policy.power_limit import under_power_limit
 from policy.profile import Profile
 from policy.service_model import solve_curve
 from policy.tables.power import solve_power_table
@@ -52,8 +53,15 @@ async def test_a_replica_batches_within_its_share_and_the_autoscaler_limits_the_
         await service.tick()
         alone = service.batcher.core.table
         service.controller.share_power(5)
-        shared = service.batcher.core.table
-        assert shared.lookup(rate_per_s).control_limit > alone.lookup(rate_per_s).control_limit
+        shared = service.batcher.core
+        assert (
+            shared.table.lookup(rate_per_s).control_limit > alone.lookup(rate_per_s).control_limit
+        )
+        model = service.controller.user_config.service_model(PROFILE)
+        planned = under_power_limit(
+            model, 20.0, rate_per_s, 1, service.controller.solver.power_table
+        )
+        assert (shared.table, shared.limits) == (planned.service.table, planned.service.limits)
         await asyncio.gather(*(infer(service) for _ in range(8)))
         report = service.explain()["power_limit"]
         assert (report["replicas"], report["share_w"]) == (5, pytest.approx(20))

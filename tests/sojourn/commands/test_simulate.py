@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from autoscaler.simulator.autoscalers.registry import AUTOSCALERS
+from policy.profile import Profile
 
 CONFIGS = Path(__file__).parents[3] / "configs"
 PROFILE = CONFIGS / "profiles" / "googlenet-p4.json"
@@ -83,6 +84,22 @@ def test_a_fixed_fleet_agrees_with_the_prediction(as_json):
 
 
 @pytest.mark.slow
+def test_under_a_ceiling_a_fixed_fleet_and_a_trace_take_no_more_power(as_json, trace, tmp_path):
+    profile = tmp_path / "small.json"
+    profile.write_text(json.dumps(Profile.load(PROFILE).up_to(6).to_dict()))
+    own = ("simulate", f"--profile={profile}", "--sla=8ms@99", "--power-limit-w=70")
+    fixed = as_json(*own, "--arrival-rate=3000", "--replicas=5", "--requests=100000")
+    on_the_trace = as_json(*own, f"--trace={trace}", "--scale=50", "--start-time-s=2")
+    for row in (*fixed["autoscalers"].values(), on_the_trace["autoscalers"]["sojourn"]):
+        assert row["most_power_w"] <= 71
+    row, predicted = fixed["autoscalers"]["fixed"], fixed["predicted"]
+    assert row["replica_seconds"] < 5 * fixed["seconds"]
+    assert row["service_level"] == pytest.approx(predicted["service_level"], abs=0.01)
+    least = fixed["least_replicas"]
+    assert row["over_oracle"] == row["replica_seconds"] / fixed["seconds"] / least
+
+
+@pytest.mark.slow
 def test_report(as_json, trace, tmp_path):
     path = tmp_path / "out.html"
     arguments = on_trace(trace, "--scale=30", f"--report={path}")
@@ -99,6 +116,7 @@ def test_report(as_json, trace, tmp_path):
     [
         ("--autoscaler horse", "must be one of sojourn, ray"),
         ("--batching fifo", "must be one of sla"),
+        ("--power-limit-w 100", "power limit: decides how replicas batch; omit batching"),
         ("--scale 1e6", "arrivals: at most 10,000,000 requests per second can be simulated"),
         ("--replicas 3", "--replicas: applies to a fixed fleet"),
         (f"--trace {PROFILE}", "second,requests"),

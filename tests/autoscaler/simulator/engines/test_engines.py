@@ -59,7 +59,7 @@ class LiveReplica:
     def __init__(self, scenario: Scenario, counters: FleetCounters):
         self.service, self.counters = scenario.service, counters
         self.core = BatcherCore(scenario.table, self.service.limits)
-        self.rules = rules_of(scenario)
+        self.rules = rules_of(scenario, scenario.service)
         self.offered = self.refused = self.late = self.expired = 0
         self.log: list[AnsweredRequest] = []
         self._random = np.array([random_bits(np.array([0], np.uint64), 0)], np.uint64)

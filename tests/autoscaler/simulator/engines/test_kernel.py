@@ -64,7 +64,7 @@ def test_whole_numbers_do_not_have_the_kernel_compiled_again(number):
         np.array([1, 2, 3]),
         batching=BatchingPolicy.from_control_limit(1, 2, None),
     )
-    rules = rules_of(scenario)
+    rules = rules_of(scenario, scenario.service)
     scalars = {name: value for name, value in rules._asdict().items() if np.ndim(value) == 0}
     kinds = {name: type(value).__name__ for name, value in scalars.items()}
     assert kinds == {**dict.fromkeys(scalars, "float"), **WHOLE}
