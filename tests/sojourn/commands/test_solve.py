@@ -2,7 +2,11 @@ from pathlib import Path
 
 import pytest
 
+from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import service_model
+from policy.tables.file import TableFile
+from policy.try_delays import RETRIES, TryDelays
 from sojourn.cli import main
 
 PROFILE = Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json"
@@ -61,6 +65,17 @@ def test_the_papers_method_finds_the_same_policy(solve, method, more):
     # Table I: queues of 70 suffice; the search tries longer ones in steps of 5%.
     assert 70 <= found["truncated"]["max_queue_length"] <= 74
     assert found["truncated"]["overflow_cost_per_ms"] < 1e-3
+
+
+@pytest.mark.slow
+def test_the_exported_table_is_that_of_a_service(solve, tmp_path):
+    file = tmp_path / "table.json"
+    solve("--sla=10ms@99", f"--export={file}", rate=1200)
+    sla, read = ServiceLevelObjective(10.0, 99.0), TableFile.load(str(file))
+    service = service_model(Profile.load(PROFILE), sla, TryDelays(retries=RETRIES))
+    assert service.profile.max_batch_size < 32
+    assert read.profile.max_batch_size == service.profile.max_batch_size
+    assert (read.objective, read.table) == (service.objective, service.table)
 
 
 @pytest.mark.slow

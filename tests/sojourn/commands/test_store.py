@@ -1,9 +1,21 @@
+import contextlib
+import os
+
 import pytest
 from safetensors.numpy import save_file
 
 from sojourn.cli import main
 from tests.support.models import emulated_device
 from tests.support.models.model_stores import manager_thread, settings_for, weights
+
+
+def open_files():
+    """Return what the descriptors of this process refer to, without sockets."""
+    names = []
+    for number in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):
+            names.append(os.readlink(f"/proc/self/fd/{number}"))
+    return sorted(name for name in names if not name.startswith("socket:"))
 
 
 def test_published_models_are_served_through_all_commands(
@@ -22,6 +34,9 @@ def test_published_models_are_served_through_all_commands(
         (listed,) = as_json("store", "ls")["models"]
         assert listed["name"] == "pytorch/two@1"
         assert listed["host_bytes"] == listed["disk_bytes"] == warmed["bytes"]
+        opened = open_files()
+        assert as_json("store", "warm", "two") == {**warmed, "name": "two", "files": 1}
+        assert open_files() == opened
         assert as_json("store", "evict", "two", "--disk")["evicted"]
         for command in ("ls", "stats"):
             assert main(["store", command]) == 0
