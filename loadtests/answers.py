@@ -9,7 +9,7 @@ from typing import Any
 
 import orjson
 
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, file_errors
 
 TOLERANCE = 1e-4
 """Largest difference between two floats that still counts as equal: rounding depends on the size of
@@ -93,10 +93,8 @@ def read_cases(path: Path) -> list[Case]:
     InvalidInputError
         The file cannot be read or is empty, or a line is malformed; the message names the line.
     """
-    try:
+    with file_errors(f"{path}: cannot read"):
         lines = path.read_bytes().splitlines()
-    except OSError as error:
-        raise InvalidInputError(f"{path}: cannot read: {error.strerror}") from None
     cases = []
     for number, line in enumerate(lines, start=1):
         if not line.strip():

@@ -7,6 +7,9 @@ Each message is one line for the user. `deployments.errors` has the rest of the 
     └── InfeasibleError       the input is valid, but no solution exists
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class SojournError(Exception):
     """Base class of every error that Sojourn raises on purpose."""
@@ -18,3 +21,12 @@ class InvalidInputError(SojournError):
 
 class InfeasibleError(SojournError):
     """The input is valid, but nothing can do what it asks."""
+
+
+@contextmanager
+def file_errors(name: str) -> Iterator[None]:
+    """Say that a file of the user's, or a place for one, cannot be used: `InvalidInputError`."""
+    try:
+        yield
+    except OSError as error:
+        raise InvalidInputError(f"{name}: {error.strerror}") from error

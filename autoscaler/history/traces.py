@@ -21,7 +21,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, file_errors
 
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
@@ -123,10 +123,8 @@ def counts_by_second(trace: Trace, name: str) -> IntArray:
 
 
 def read_file(path: str | Path, name: str) -> bytes:
-    try:
+    with file_errors(name):
         return Path(path).read_bytes()
-    except OSError as error:
-        raise InvalidInputError(f"{name}: {error.strerror}") from error
 
 
 def read_trace(content: bytes, name: str) -> Trace:

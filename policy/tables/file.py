@@ -5,7 +5,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, file_errors
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.tables.table import PolicyTable, source_hash
@@ -43,10 +43,8 @@ class TableFile:
     @classmethod
     def load(cls, path: str) -> "TableFile":
         """Read the file that `save` wrote; `InvalidInputError` if it is none."""
-        try:
+        with file_errors(f"policy table {path}"):
             return _load(path, Path(path).stat().st_mtime_ns)
-        except OSError as error:
-            raise InvalidInputError(f"policy table {path}: {error.strerror}") from error
 
 
 @lru_cache(maxsize=8)

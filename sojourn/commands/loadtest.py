@@ -21,7 +21,7 @@ from loadtests.run import Settings, run
 from loadtests.schedule import Schedule
 from loadtests.service import model_metadata, read_json, recorded_outputs, service_sla
 from loadtests.watch import ServiceWatch
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, file_errors
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
 from sojourn.loadtest_options import schedule_of, settings_in_words
@@ -182,7 +182,8 @@ def command(
             f"the service at {url} reports no SLA for {model!r}; give one with --sla"
         )
     if out is not None:
-        _make_folder(out)
+        with file_errors(f"--out: cannot create {out}"):
+            out.mkdir(parents=True, exist_ok=True)
     settings = Settings(
         model=model,
         connections=connections,
@@ -243,11 +244,9 @@ def _write(
 
     seconds = per_second(records, schedule, sla)
     page_path, json_path, csv_path = (out / name for name in OUTPUT_FILES)
-    try:
+    with file_errors(f"--out: cannot write to {out}"):
         json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
         write_csv(csv_path, seconds)
-    except OSError as error:
-        raise InvalidInputError(f"--out: cannot write to {out}: {error.strerror}") from None
     write_page(page_path, render(result, seconds, records, schedule, setting))
     say(f"loadtest: wrote {', '.join(OUTPUT_FILES)} to {out}")
 
@@ -260,13 +259,6 @@ def _make_cases(
         if record:
             case["outputs"] = recorded_outputs(url, metadata["name"], parse_case(case), token)
         click.echo(orjson.dumps(case))
-
-
-def _make_folder(out: Path) -> None:
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise InvalidInputError(f"--out: cannot create {out}: {error.strerror}") from None
 
 
 def _print_report(result: dict[str, Any], sla: SLAConfig) -> None:

@@ -15,7 +15,7 @@ import yaml
 from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.errors import StartError
 from deployments.models.model_files import files_needed
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, file_errors
 from sojourn.output import environment_line, existing_file, json_option, print_json, program, say
 
 #: URL schemes from which the nodes of a Ray cluster can fetch a package.
@@ -93,10 +93,8 @@ def command(
     names = {service.application for service in local}
     content = yaml.safe_dump(_with_package(document, names, uri), sort_keys=False)
     header = f"# Written by sojourn package from {config}; edit that.\n"
-    try:
+    with file_errors(f"{written}: cannot write it"):
         written.write_text(header + content)
-    except OSError as error:
-        raise InvalidInputError(f"{written}: cannot write it: {error.strerror}") from None
     if as_json:
         shown = [str(path) for path in files]
         print_json({"config": str(written), "package": str(package), "uri": uri, "files": shown})

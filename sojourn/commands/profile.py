@@ -14,7 +14,7 @@ from deployments.models.loading import DEVICES, MODELS, load_model
 from deployments.models.threads import limit_threads
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, file_errors
 from policy.profile import Profile
 from sojourn import option_types
 from sojourn.output import json_option, print_json, print_table, progress_bar, say
@@ -124,10 +124,8 @@ def command(
         shares_cpu = device == "cpu" and cpus < _CPUS_OF_BOTH and runs_on_the_cpu(model, 1)
         costs = measure_event_loop(model, profile, shares_cpu=shares_cpu)
         profile = replace(profile, event_loop=costs)
-    try:
+    with file_errors(f"--out: {out}"):
         profile.save(out)
-    except OSError as error:
-        raise InvalidInputError(f"--out: {out}: {error.strerror}") from error
     if as_json:
         print_json(profile.to_dict())
     else:

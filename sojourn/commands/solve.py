@@ -10,7 +10,7 @@ import click
 
 from policy.baseline_policies import FORMS, reference_policy
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError
+from policy.errors import InvalidInputError, file_errors
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
@@ -190,10 +190,8 @@ def _export(
         settings = BatchingSettings(objective="sla")
         service = service_model(profile, sla, TryDelays(retries=RETRIES), settings)
         profile, objective = service.profile, service.objective
-    try:
+    with file_errors(f"--export {path}"):
         TableFile(profile, objective, solve_table(profile, objective)).save(path)
-    except OSError as error:
-        raise InvalidInputError(f"--export {path}: {error.strerror}") from error
     say(f"Policies of all arrival rates written to {path}.")
 
 
@@ -202,16 +200,16 @@ def _plot(path: Path, solution: Solution) -> None:
 
     objective = solution.objective
     try:
-        save_report(
-            path,
-            solution.profile,
-            solution.arrival_rate_per_s,
-            solution.policy,
-            objective if isinstance(objective, ServiceLevelObjective) else None,
-        )
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise InvalidInputError(f"--plot {path}: {reason}") from error
+        with file_errors(f"--plot {path}"):
+            save_report(
+                path,
+                solution.profile,
+                solution.arrival_rate_per_s,
+                solution.policy,
+                objective if isinstance(objective, ServiceLevelObjective) else None,
+            )
+    except ValueError as error:
+        raise InvalidInputError(f"--plot {path}: {error}") from error
     say(f"Plot written to {path}.")
 
 

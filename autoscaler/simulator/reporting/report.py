@@ -16,7 +16,7 @@ from autoscaler.simulator.reporting.comparison import (
 )
 from autoscaler.simulator.results import WINDOW_S
 from autoscaler.sizing.service_estimator import ServicePrediction
-from policy.errors import InvalidInputError
+from policy.errors import file_errors
 
 
 def render(
@@ -66,10 +66,8 @@ def environment() -> Environment:
 
 
 def write_page(path: str | Path, page: str) -> None:
-    try:
+    with file_errors(f"report {path}"):
         Path(path).write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise InvalidInputError(f"report {path}: {error.strerror}") from error
 
 
 def _percentiles(comparison: Comparison) -> list[str]:
