@@ -123,18 +123,19 @@ class ServiceModel:
 
     @cached_property
     def policies(self) -> "PolicyTable | TableSolver":
-        """The policy of each arrival rate of a replica, solved when it is looked up."""
-        return self.given or self._solver()
-
-    @cached_property
-    def table(self) -> PolicyTable:
-        return self.given or self._solver().solve()
-
-    def _solver(self) -> "TableSolver":
+        """The policy of each arrival rate of a replica, under an SLA solved when looked up."""
+        if self.given is not None or isinstance(self.objective, Weights):
+            return self.table
         # Here and below: a process that only reads a config need not wait for scipy.
         from policy.tables.solving import TableSolver
 
         return TableSolver(self.profile, self.objective)
+
+    @cached_property
+    def table(self) -> PolicyTable:
+        from policy.tables.solving import solve_table
+
+        return self.given or solve_table(self.profile, self.objective)
 
     @cached_property
     def curve(self) -> LoadLatenessCurve:

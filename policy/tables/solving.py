@@ -31,28 +31,14 @@ _SHORTER_WAITS = (0.95, 0.9, 0.8, 0.65, 0.5, 0.25)
 def solve_table(
     profile: Profile, objective: Objective, rates: Sequence[float] | None = None
 ) -> PolicyTable:
-    """Solve the policies of a profile for all arrival rates; see `TableSolver`.
+    """Solve the policies of a profile for all arrival rates.
 
-    Raises
-    ------
-    InvalidInputError, InfeasibleError
-        As of `TableSolver`.
-    """
-    return TableSolver(profile, objective, rates).solve()
-
-
-class TableSolver:
-    """Solves the policies of a profile by arrival rate: a whole table, or the cells asked for.
-
-    Each cell has the policy of its upper end, which keeps up with every rate of the cell. Under a
-    service level objective the policy is also checked at the lower end and in the middle, where a
-    control limit is reached later: if it misses the objective there, it gives way to the policy of
-    the lower end, to a shorter wait, or at last to no wait. If all of them miss it somewhere, the
-    cell has the one with the most requests in time. Below the first rate the next request is too
-    far off to be worth waiting for (if the event loop keeps up with single requests), and from the
-    last rate on the queue is never short: there, the device starts whenever it is free. Behind an
-    event loop of its own it waits for a full batch, as small ones would cost the event loop its
-    time for requests.
+    Each cell has the policy of its upper end, which keeps up with every rate of the cell; under a
+    service level objective, see `TableSolver`. Below the first rate the next request is too far off
+    to be worth waiting for (if the event loop keeps up with single requests), and from the last
+    rate on the queue is never short: there, the device starts whenever it is free. Behind an event
+    loop of its own it waits for a full batch, as small ones would cost the event loop its time for
+    requests.
 
     Parameters
     ----------
@@ -67,98 +53,48 @@ class TableSolver:
         The rates are not increasing, or not below the capacity; the objective weighs energy but the
         profile has none, or its response time is below the shortest batch.
     """
+    if isinstance(objective, ServiceLevelObjective):
+        return TableSolver(profile, objective, rates).solve()
+    profile = profile.serial()
+    max_excess = _MAX_EXCESS if rates is None else math.inf
+    grid = _grid(profile, objective, rates)
+    grid, policies = _least_cost_policies(profile, objective, grid, max_excess)
+    greedy = _work_conserving(profile)
+    if math.isfinite(average_cost(profile, grid[0], objective, greedy)):
+        policies[0] = greedy
+    return PolicyTable(grid, (*policies, _when_overloaded(profile)))
+
+
+class TableSolver:
+    """Solves the policies of a profile under an SLA: a whole table, or the cells asked for.
+
+    The policy of a cell's upper end is also checked at the lower end and in the middle, where a
+    control limit is reached later: if it misses the objective there, it gives way to the policy of
+    the lower end, to a shorter wait, or at last to no wait. If all of them miss it somewhere, the
+    cell has the one with the most requests in time.
+    """
 
     def __init__(
-        self, profile: Profile, objective: Objective, rates: Sequence[float] | None = None
+        self,
+        profile: Profile,
+        objective: ServiceLevelObjective,
+        rates: Sequence[float] | None = None,
     ) -> None:
-        self._profile = profile = profile.serial()
-        self._grid = (
-            default_rates(profile, objective) if rates is None else tuple(map(float, rates))
-        )
-        check_rates(self._grid)
-        self._by_weights: PolicyTable | None = None
-        if isinstance(objective, Weights):
-            self._by_weights = self._solve_weights(
-                objective, _MAX_EXCESS if rates is None else math.inf
-            )
-        else:
-            self._cells = _LeastPowerCells(profile, objective, self._grid)
-
-    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
-        """Return the policy that the table has for an arrival rate."""
-        if self._by_weights is not None:
-            return self._by_weights.lookup(arrival_rate_per_s)
-        cell = bisect_right(self._grid, arrival_rate_per_s)
-        if cell < len(self._grid):
-            return self._cells.policy(cell)
-        return _when_overloaded(self._profile)
-
-    def solve(self) -> PolicyTable:
-        if self._by_weights is not None:
-            return self._by_weights
-        rates = (0.0, *self._grid)
-        return PolicyTable(self._grid, tuple(map(self.lookup, rates)))
-
-    def _solve_weights(self, weights: Weights, max_excess: float) -> PolicyTable:
-        profile = self._profile
-        grid, policies = _least_cost_policies(profile, weights, self._grid, max_excess)
-        greedy = _work_conserving(profile)
-        if math.isfinite(average_cost(profile, grid[0], weights, greedy)):
-            policies[0] = greedy
-        return PolicyTable(grid, (*policies, _when_overloaded(profile)))
-
-
-def _when_overloaded(profile: Profile) -> BatchingPolicy:
-    limit = least_control_limit(profile, math.inf)
-    return BatchingPolicy.from_control_limit(limit, profile.best_batch_size)
-
-
-def _least_cost_policies(
-    profile: Profile, weights: Weights, grid: Sequence[float], max_excess: float
-) -> tuple[tuple[float, ...], list[BatchingPolicy]]:
-    """Return rates, and the best policy at each; cells with a larger excess cost are divided."""
-    policy, best_cost = _least_cost_policy(profile, weights, grid[0], None)
-    rates, policies = [grid[0]], [policy]
-    ahead = list(reversed(grid[1:]))
-    found: dict[float, tuple[BatchingPolicy, float]] = {}
-    while ahead:
-        rate = ahead[-1]
-        if rate not in found:
-            start = policies[-1] if len(rates) % _THOROUGH_EVERY else None
-            found[rate] = _least_cost_policy(profile, weights, rate, start)
-        policy, cost_at_rate = found[rate]
-        if policy != policies[-1] and max_excess < math.inf and rate > rates[-1] * _MIN_RATIO:
-            cost = average_cost(profile, rates[-1], weights, policy)
-            if cost > (1 + max_excess) * best_cost:
-                ahead.append((rates[-1] + rate) / 2)
-                continue
-        ahead.pop()
-        rates.append(rate)
-        policies.append(policy)
-        best_cost = cost_at_rate
-    return tuple(rates), policies
-
-
-def _least_cost_policy(
-    profile: Profile, weights: Weights, rate_per_s: float, start: BatchingPolicy | None
-) -> tuple[BatchingPolicy, float]:
-    solution = solve(profile, rate_per_s, weights, start=start)
-    return solution.policy, solution.average_cost
-
-
-class _LeastPowerCells:
-    """The cells of a table under a service level objective, each solved when it is asked for."""
-
-    def __init__(
-        self, profile: Profile, objective: ServiceLevelObjective, grid: Sequence[float]
-    ) -> None:
-        self._profile = profile
+        self._profile = profile.serial()
         self._objective = objective
-        self._grid = grid
+        self._grid = _grid(self._profile, objective, rates)
         self._solutions: dict[float, Solution] = {}
         self._known: dict[tuple[BatchingPolicy, float], float] = {}
 
-    def policy(self, cell: int) -> BatchingPolicy:
+    def lookup(self, arrival_rate_per_s: float) -> BatchingPolicy:
+        """Return the policy that the table has for an arrival rate."""
+        cell = bisect_right(self._grid, arrival_rate_per_s)
+        return self._policy(cell) if cell < len(self._grid) else _when_overloaded(self._profile)
+
+    def solve(self) -> PolicyTable:
+        return PolicyTable(self._grid, tuple(map(self.lookup, (0.0, *self._grid))))
+
+    def _policy(self, cell: int) -> BatchingPolicy:
         """Return the policy of the cell that ends at a rate of the grid."""
         high, above = self._grid[cell], self._solution(cell)
         greedy = _work_conserving(self._profile)
@@ -212,6 +148,44 @@ class _LeastPowerCells:
         return evaluation.service_level(self._objective.response_time_ms)
 
 
+def _when_overloaded(profile: Profile) -> BatchingPolicy:
+    limit = least_control_limit(profile, math.inf)
+    return BatchingPolicy.from_control_limit(limit, profile.best_batch_size)
+
+
+def _least_cost_policies(
+    profile: Profile, weights: Weights, grid: Sequence[float], max_excess: float
+) -> tuple[tuple[float, ...], list[BatchingPolicy]]:
+    """Return rates, and the best policy at each; cells with a larger excess cost are divided."""
+    policy, best_cost = _least_cost_policy(profile, weights, grid[0], None)
+    rates, policies = [grid[0]], [policy]
+    ahead = list(reversed(grid[1:]))
+    found: dict[float, tuple[BatchingPolicy, float]] = {}
+    while ahead:
+        rate = ahead[-1]
+        if rate not in found:
+            start = policies[-1] if len(rates) % _THOROUGH_EVERY else None
+            found[rate] = _least_cost_policy(profile, weights, rate, start)
+        policy, cost_at_rate = found[rate]
+        if policy != policies[-1] and max_excess < math.inf and rate > rates[-1] * _MIN_RATIO:
+            cost = average_cost(profile, rates[-1], weights, policy)
+            if cost > (1 + max_excess) * best_cost:
+                ahead.append((rates[-1] + rate) / 2)
+                continue
+        ahead.pop()
+        rates.append(rate)
+        policies.append(policy)
+        best_cost = cost_at_rate
+    return tuple(rates), policies
+
+
+def _least_cost_policy(
+    profile: Profile, weights: Weights, rate_per_s: float, start: BatchingPolicy | None
+) -> tuple[BatchingPolicy, float]:
+    solution = solve(profile, rate_per_s, weights, start=start)
+    return solution.policy, solution.average_cost
+
+
 def _with_shorter_waits(*policies: BatchingPolicy) -> Iterator[BatchingPolicy]:
     """Yield the policies, then the first with ever shorter waits, at last with none."""
     yield from policies
@@ -220,6 +194,14 @@ def _with_shorter_waits(*policies: BatchingPolicy) -> Iterator[BatchingPolicy]:
         for share in _SHORTER_WAITS:
             yield replace(first, max_wait_ms=share * first.max_wait_ms)
     yield BatchingPolicy.from_control_limit(1, first.max_batch_size)
+
+
+def _grid(
+    profile: Profile, objective: Objective, rates: Sequence[float] | None
+) -> tuple[float, ...]:
+    grid = default_rates(profile, objective) if rates is None else tuple(map(float, rates))
+    check_rates(grid)
+    return grid
 
 
 def default_rates(profile: Profile, objective: Objective) -> tuple[float, ...]:
