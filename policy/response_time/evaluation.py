@@ -174,9 +174,14 @@ def evaluate(
     size = batching_policy.max_batch_size
     times_ms = profile.latency_ms[:size]
     arrivals_per_ms = 1e-3 * max(arrival_rate_per_s, LEAST_RATE_PER_S)
-    queue = _control_limit_queue(batching_policy, times_ms, arrivals_per_ms, max_queue_rows)
+    wait_ms = np.inf if batching_policy.max_wait_ms is None else batching_policy.max_wait_ms
+    if wait_ms < _NO_WAIT * times_ms[0]:
+        wait_ms = 0.0
+    queue = ControlLimitQueue(
+        arrivals_per_ms, times_ms, wait_ms, max_queue_rows, batching_policy.control_limit
+    )
     found: ControlLimitChain | Sample
-    rules = None
+    rules = np.empty((0, 3))
     if np.isfinite(admit_within_ms):
         if profile.event_loop is not None:
             raise InvalidInputError("admit_within_ms: is for a device without an event loop")
@@ -184,7 +189,7 @@ def evaluate(
         if size < profile.max_batch_size:
             rules = np.append(rules, [(answer_within_ms, size, times_ms[-1])], axis=0)
     if (
-        rules is None
+        not rules.size
         and profile.event_loop is None
         and profile.latency_quantiles is None
         and _takes_all(batching_policy, size)
@@ -192,9 +197,7 @@ def evaluate(
     ):
         found = ControlLimitChain(queue)
     else:
-        found = Sample(
-            profile, batching_policy, arrivals_per_ms, max_queue_rows, rules, coarse=coarse
-        )
+        found = Sample(profile, batching_policy, arrivals_per_ms, max_queue_rows, rules, coarse)
         if profile.latency_quantiles is not None:
             times_ms = profile.latency_quantiles.means_ms(times_ms)
     size_probabilities = found.size_probabilities
@@ -247,20 +250,6 @@ def _check_room(policy: BatchingPolicy, max_queue_rows: int) -> None:
                 f"max_queue_rows: must be at least {start}, for which the policy waits, not "
                 f"{max_queue_rows}"
             )
-
-
-def _control_limit_queue(
-    policy: BatchingPolicy,
-    batch_times_ms: FloatArray,
-    arrivals_per_ms: float,
-    max_queue_rows: int | None,
-) -> ControlLimitQueue:
-    wait_ms = np.inf if policy.max_wait_ms is None else policy.max_wait_ms
-    if wait_ms < _NO_WAIT * batch_times_ms[0]:
-        wait_ms = 0.0
-    return ControlLimitQueue(
-        arrivals_per_ms, batch_times_ms, wait_ms, max_queue_rows, policy.control_limit
-    )
 
 
 def _takes_all(policy: BatchingPolicy, size: int) -> bool:

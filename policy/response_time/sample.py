@@ -87,7 +87,7 @@ class Sample:
         The max wait counts from a request's arrival at the event loop.
     max_queue_rows : int or None
         Requests that may wait for the device. The event loop reads those refused, too.
-    rules : ndarray of float, shape (rules, 3), optional
+    rules : ndarray of float, shape (rules, 3)
         A request that arrives while a batch runs is also refused unless that batch, and full
         batches (of the second, a size, and the third, a time) for it and those ahead of it, end
         within the first, a time.
@@ -110,28 +110,34 @@ class Sample:
         profile: Profile,
         policy: BatchingPolicy,
         arrivals_per_ms: float,
-        max_queue_rows: int | None = None,
-        rules: FloatArray | None = None,
-        *,
-        coarse: bool = False,
+        max_queue_rows: int | None,
+        rules: FloatArray,
+        coarse: bool,
     ) -> None:
         self._profile, self._policy = profile, policy
         self._arrivals_per_ms = max(arrivals_per_ms, _least_rate_per_ms(profile, policy))
         self._max_queue_rows = max_queue_rows
-        self._rules = np.empty((0, 3)) if rules is None else rules
+        self._rules = rules
+        self._event_loop = profile.event_loop or EventLoopCosts(0.0, 0.0, shares_cpu=False)
         self._part = _COARSE if coarse else 1.0
         if profile.event_loop is None and self._rules.size == 0:
             self._follow_many_paths()
         else:
-            self._follow_one_path(profile.event_loop or EventLoopCosts(0.0, 0.0, shares_cpu=False))
+            self._follow_one_path()
         self.ms_per_start = (self.served_per_start + self.refused_per_start) / arrivals_per_ms
 
-    def _follow_one_path(self, event_loop: EventLoopCosts) -> None:
-        _check_event_loop(event_loop, self._arrivals_per_ms, self._policy.max_batch_size)
+    def _follow_one_path(self) -> None:
+        largest = self._policy.max_batch_size
+        least_ms = self._event_loop.ms_per_request(largest)
+        if self._arrivals_per_ms * least_ms >= 1:
+            raise InfeasibleError(
+                f"arrival rate {1e3 * self._arrivals_per_ms:g}/s: the event loop serves at most "
+                f"{1e3 / least_ms:.4g}/s, in batches of {largest}"
+            )
         # A device that refuses by time forgets a queue soon.
         counted = _BLOCK if self._rules.size else int(self._part * _IN_WINDOW)
         window = np.array([0, _WARM_UP, 0, counted])
-        self._follow(np.zeros(1, np.int64), np.ones(1), window, event_loop, 2 * _IN_WINDOW)
+        self._follow(np.zeros(1, np.int64), np.ones(1), window, 2 * _IN_WINDOW)
         self._group_ends = np.linspace(0, self._responses_ms.size, _GROUPS + 1)[1:].astype(int)
 
     def _follow_many_paths(self) -> None:
@@ -184,16 +190,11 @@ class Sample:
         count = max(3 if warm_up else 1, round(part * _REQUESTS / (paths * mean)))
         window = np.array([warm_up, 0, count, 0])
         expected = int(2 * count * paths * (mean + 3 * np.sqrt(mean) + 3))
-        self._follow(lengths, weights, window, EventLoopCosts(0.0, 0.0, shares_cpu=False), expected)
+        self._follow(lengths, weights, window, expected)
         self._group_ends = self._path_ends[paths // _GROUPS - 1 :: paths // _GROUPS]
 
     def _follow(
-        self,
-        lengths: IntArray,
-        weights: FloatArray,
-        window: IntArray,
-        event_loop: EventLoopCosts,
-        capacity: int,
+        self, lengths: IntArray, weights: FloatArray, window: IntArray, capacity: int
     ) -> None:
         # Loading numba takes a third of a second, and most profiles do not need it.
         from policy.response_time.sample_kernel import follow_requests
@@ -218,8 +219,8 @@ class Sample:
             weights,
             (np.arange(paths) * 0x9E3779B1) % _DRAWS,
             window,
-            event_loop.request_ms,
-            event_loop.batch_ms,
+            self._event_loop.request_ms,
+            self._event_loop.batch_ms,
             np.array(policy.actions, np.int64),
             largest,
             np.inf if policy.max_wait_ms is None else float(policy.max_wait_ms),
@@ -327,15 +328,6 @@ def _least_rate_per_ms(profile: Profile, policy: BatchingPolicy) -> float:
         waits_ms = 0.0
     event_loop_ms = 0.0 if profile.event_loop is None else profile.event_loop.ms_per_request(1)
     return _CHANCE_TO_MEET / (waits_ms + event_loop_ms + float(profile.latency_ms[-1]))
-
-
-def _check_event_loop(event_loop: EventLoopCosts, arrivals_per_ms: float, largest: int) -> None:
-    least_ms = event_loop.ms_per_request(largest)
-    if arrivals_per_ms * least_ms >= 1:
-        raise InfeasibleError(
-            f"arrival rate {1e3 * arrivals_per_ms:g}/s: the event loop serves at most "
-            f"{1e3 / least_ms:.4g}/s, in batches of {largest}"
-        )
 
 
 @lru_cache(maxsize=1)
