@@ -10,6 +10,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+import numpy as np
+from numpy.typing import NDArray
+
 from policy.errors import InvalidInputError
 from policy.values import check_at_least, number
 
@@ -45,6 +48,10 @@ class EventLoopCosts:
     def ms_per_request(self, batch_size: float) -> float:
         """Return the event loop's time per request where batches have `batch_size` on average."""
         return self.request_ms + self.batch_ms / batch_size
+
+    def ms_by_batch_size(self, max_batch_size: int) -> NDArray[np.float64]:
+        """Return the event loop's time by batch size, shape (max_batch_size,)."""
+        return self.batch_ms + self.request_ms * np.arange(1.0, max_batch_size + 1)
 
     @classmethod
     def from_dict(cls, content: object) -> "EventLoopCosts":

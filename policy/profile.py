@@ -15,10 +15,11 @@ threads, the measurement had.
 
 import json
 import reprlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,6 +30,7 @@ from policy.latency_quantiles import LatencyQuantiles
 from policy.values import check_above_0, check_at_least, check_table, expand_table, number
 
 FloatArray = NDArray[np.float64]
+_T = TypeVar("_T")
 
 #: Lower arrival rates are computed as this one: the times between arrivals would overflow.
 LEAST_RATE_PER_S = 1e-100
@@ -128,15 +130,17 @@ class Profile:
     @property
     def capacity_per_s(self) -> float:
         """Highest throughput in requests per second, over all batch sizes, event loop included."""
-        sizes = np.arange(1, self.max_batch_size + 1)
-        return float(1e3 * np.max(sizes / self.batch_interval_ms()))
+        return float(np.max(self._rates_per_s))
 
     @property
     def best_batch_size(self) -> int:
         """Batch size of the highest throughput; the largest where several share it."""
-        sizes = np.arange(1, self.max_batch_size + 1)
-        rates = sizes / self.batch_interval_ms()
-        return int(sizes[rates >= rates.max() * (1 - 1e-12)][-1])
+        rates = self._rates_per_s
+        return int(np.flatnonzero(rates >= rates.max() * (1 - 1e-12))[-1]) + 1
+
+    @property
+    def _rates_per_s(self) -> FloatArray:
+        return 1e3 * (np.arange(1, self.max_batch_size + 1) / self.batch_interval_ms())
 
     def batch_interval_ms(self) -> FloatArray:
         """Return the least time between batches of each size, shape (max_batch_size,).
@@ -150,9 +154,7 @@ class Profile:
             means_ms = profile.latency_quantiles.means_ms(interval_ms)
             interval_ms = np.maximum(interval_ms, np.maximum.accumulate(means_ms))
         if event_loop is not None and not event_loop.shares_cpu:
-            event_loop_ms = event_loop.batch_ms + event_loop.request_ms * np.arange(
-                1, self.max_batch_size + 1
-            )
+            event_loop_ms = event_loop.ms_by_batch_size(self.max_batch_size)
             interval_ms = np.maximum(interval_ms, event_loop_ms)
         return np.asarray(interval_ms)
 
@@ -166,9 +168,7 @@ class Profile:
         event_loop = self.event_loop
         if event_loop is None or not event_loop.shares_cpu:
             return self
-        event_loop_ms = event_loop.batch_ms + event_loop.request_ms * np.arange(
-            1, self.max_batch_size + 1
-        )
+        event_loop_ms = event_loop.ms_by_batch_size(self.max_batch_size)
         latency_ms, quantiles = self.latency_ms + event_loop_ms, self.latency_quantiles
         if quantiles is not None:
             ratios = (quantiles.ratios * self.latency_ms + event_loop_ms) / latency_ms
@@ -197,11 +197,11 @@ class Profile:
         """
         if self.event_loop is None:
             return "device"
-        sizes = np.arange(1, self.max_batch_size + 1)
         if mean_batch_size is None:
-            enough = np.flatnonzero(1e3 * sizes / self.batch_interval_ms() > arrival_rate_per_s)
+            enough = np.flatnonzero(self._rates_per_s > arrival_rate_per_s)
             mean_batch_size = float(enough[0] + 1) if enough.size else float(self.best_batch_size)
         batch_size = min(max(mean_batch_size, 1.0), float(self.max_batch_size))
+        sizes = np.arange(1, self.max_batch_size + 1)
         device_ms = float(np.interp(batch_size, sizes, self.latency_ms)) / batch_size
         return "event_loop" if self.event_loop.ms_per_request(batch_size) > device_ms else "device"
 
@@ -275,25 +275,24 @@ class Profile:
                 f"profile: max_batch_size must be at most {_LARGEST_BATCH}, "
                 f"not {reprlib.repr(size)}"
             )
-        latency_ms = expand_table("latency_ms", content.get("latency_ms"), size)
-        if latency_ms is None:
+        if content.get("latency_ms") is None:
             raise InvalidInputError("profile: latency_ms is missing")
-        idle_power_w, event_loop, cpus = (
-            content.get(key) for key in ("idle_power_w", "event_loop", "cpus")
-        )
-        quantiles = content.get("latency_quantiles")
-        if quantiles is not None:
-            quantiles = LatencyQuantiles.from_dict(quantiles, size)
+
+        def read(key: str, reader: Callable[[Any], _T]) -> _T | None:
+            return None if (value := content.get(key)) is None else reader(value)
+
         return cls(
             model=str(content.get("model", "unnamed")),
             device=str(content.get("device", "unnamed")),
-            latency_ms=latency_ms,
-            energy_mj=expand_table("energy_mj", content.get("energy_mj"), size),
+            latency_ms=expand_table("latency_ms", content["latency_ms"], size),
+            energy_mj=read("energy_mj", lambda value: expand_table("energy_mj", value, size)),
             measured=cast(Mapping[str, Any], content.get("measured") or {}),
-            idle_power_w=None if idle_power_w is None else number("idle_power_w", idle_power_w),
-            latency_quantiles=quantiles,
-            event_loop=None if event_loop is None else EventLoopCosts.from_dict(event_loop),
-            cpus=None if cpus is None else number("cpus", cpus),
+            idle_power_w=read("idle_power_w", partial(number, "idle_power_w")),
+            latency_quantiles=read(
+                "latency_quantiles", lambda value: LatencyQuantiles.from_dict(value, size)
+            ),
+            event_loop=read("event_loop", EventLoopCosts.from_dict),
+            cpus=read("cpus", partial(number, "cpus")),
         )
 
     @classmethod
@@ -312,25 +311,20 @@ class Profile:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the content of the profile's file, in the table form."""
-        content: dict[str, Any] = {
+        quantiles, event_loop = self.latency_quantiles, self.event_loop
+        content = {
             "model": self.model,
             "device": self.device,
             "max_batch_size": self.max_batch_size,
             "latency_ms": self.latency_ms.tolist(),
+            "energy_mj": None if self.energy_mj is None else self.energy_mj.tolist(),
+            "idle_power_w": self.idle_power_w,
+            "latency_quantiles": quantiles and quantiles.to_dict(),
+            "event_loop": event_loop and event_loop.to_dict(),
+            "cpus": self.cpus,
+            "measured": dict(self.measured) or None,
         }
-        if self.energy_mj is not None:
-            content["energy_mj"] = self.energy_mj.tolist()
-        if self.idle_power_w is not None:
-            content["idle_power_w"] = self.idle_power_w
-        if self.latency_quantiles is not None:
-            content["latency_quantiles"] = self.latency_quantiles.to_dict()
-        if self.event_loop is not None:
-            content["event_loop"] = self.event_loop.to_dict()
-        if self.cpus is not None:
-            content["cpus"] = self.cpus
-        if self.measured:
-            content["measured"] = dict(self.measured)
-        return content
+        return {key: value for key, value in content.items() if value is not None}
 
     def save(self, path: str | Path) -> None:
         """Write the profile's file."""

@@ -13,10 +13,8 @@ from policy.errors import InvalidInputError
 FloatArray = NDArray[np.float64]
 
 
-def expand_table(name: str, value: object, size: int) -> FloatArray | None:
-    """Expand a line or a table to one entry per batch size; None stays None."""
-    if value is None:
-        return None
+def expand_table(name: str, value: object, size: int) -> FloatArray:
+    """Expand a line or a table to one entry per batch size."""
     if isinstance(value, Mapping):
         if set(value) != {"per_request", "fixed"}:
             raise InvalidInputError(f"profile: {name} as a line has the keys per_request and fixed")

@@ -121,17 +121,9 @@ class PolicyTable:
 
 def source_hash(profile: Profile, objective: Objective) -> str:
     """Return a hash of what a table is solved for: the profile's numbers, and the objective."""
-    source: dict[str, Any] = {
-        "latency_ms": profile.latency_ms.tolist(),
-        "energy_mj": None if profile.energy_mj is None else profile.energy_mj.tolist(),
-        "objective": {"kind": type(objective).__name__, **asdict(objective)},
-    }
-    if profile.idle_power_w is not None:
-        source["idle_power_w"] = profile.idle_power_w
-    if profile.event_loop is not None:
-        source["event_loop"] = profile.event_loop.to_dict()
-    if profile.latency_quantiles is not None:
-        source["latency_quantiles"] = profile.latency_quantiles.to_dict()
+    named = ("model", "device", "cpus", "measured")
+    source = {key: value for key, value in profile.to_dict().items() if key not in named}
+    source["objective"] = {"kind": type(objective).__name__, **asdict(objective)}
     return hashlib.sha256(json.dumps(source, sort_keys=True).encode()).hexdigest()
 
 
