@@ -7,10 +7,12 @@ a fit to the median of each size; the profile also records the quantiles.
 
 import logging
 import platform
+import re
 import resource
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -42,8 +44,8 @@ SHORT_ENERGY_WINDOW_S = 0.05
 STUCK_COUNTER_S = 0.5
 """A counter that stands still for so long has counted nothing. GPUs update it every 0.1 s."""
 
-WARM_UP_BUDGET_SHARE = 0.3
-"""The warm-up stops after this share of the budget."""
+WARM_UP, WARM_UP_BUDGET_SHARE = 5, 0.3
+"""Batches of each size in the warm-up, which stops after this share of the budget."""
 
 IDLE_WINDOW_S, SHORT_IDLE_WINDOW_S = 1.0, 0.3
 """How long the idle power is measured, and how long with a budget."""
@@ -60,7 +62,6 @@ def measure_profile(
     model_name: str,
     device: str,
     max_batch_size: int,
-    warm_up: int = 5,
     repeats: int = 100,
     budget_s: float | None = None,
     variation: bool = False,
@@ -71,7 +72,7 @@ def measure_profile(
 ) -> Profile:
     """Measure the profile of a loaded model, which runs on its `example`.
 
-    The sizes of `default_batch_sizes` are measured, `repeats` times after `warm_up` batches each;
+    The sizes of `default_batch_sizes` are measured, `repeats` times after `WARM_UP` batches each;
     the fit interpolates between them. The rounds stop after `budget_s`; each size is measured at
     least once. With `variation`, the profile says how batch times vary (`latency_quantiles`); its
     percentiles take ten times as long to compute.
@@ -90,12 +91,8 @@ def measure_profile(
     StartError
         The model failed on a batch.
     """
-    for name, count in (
-        ("max batch size", max_batch_size),
-        ("warm-up", warm_up),
-        ("repeats", repeats),
-    ):
-        check_at_least(1, name, count)
+    check_at_least(1, "max batch size", max_batch_size)
+    check_at_least(1, "repeats", repeats)
     sizes = default_batch_sizes(max_batch_size)
     texts = [spec.name for spec in model.inputs if spec.datatype == "BYTES"]
     if texts and type(model).example is Model.example:
@@ -104,15 +101,12 @@ def measure_profile(
             "example(batch_size); return typical ones there",
             texts[0],
         )
-    meter, latency_share = energy_meter, 1.0 if energy_meter is None else 0.5
-    idle_power_w = None
-    if meter is not None:
+    idle_power_w, latency_share = None, 1.0
+    if energy_meter is not None:
         model.forward(example_batch(model, 1))  # its context uses power, too
-        idle_power_w = _measure_idle_power_w(
-            meter, IDLE_WINDOW_S if budget_s is None else SHORT_IDLE_WINDOW_S
-        )
+        idle_power_w, latency_share = _measure_idle_power_w(energy_meter, budget_s), 0.5
     times_ms, undisturbed_ms = _measure_latency(
-        model, sizes, warm_up, repeats, budget_s, lambda done: progress(done * latency_share)
+        model, sizes, repeats, budget_s, lambda done: progress(done * latency_share)
     )
     rows: list[dict[str, Any]] = [
         {"batch_size": size, "repeats": len(times_ms[size])}
@@ -123,12 +117,12 @@ def measure_profile(
     fits = {"latency_ms": latency_fit}
 
     energy_mj = None
-    if meter is not None and idle_power_w is not None:
-        energy_note = meter.source
+    if energy_meter is not None and idle_power_w is not None:
+        energy_note = energy_meter.source
         windows_mj = _measure_above_idle_mj(
             model,
             sizes,
-            meter,
+            energy_meter,
             idle_power_w,
             budget_s,
             lambda done: progress(latency_share + (1 - latency_share) * done),
@@ -223,12 +217,11 @@ def hardware_name(device: str) -> str:
         if torch is not None and torch.cuda.is_available():
             return str(torch.cuda.get_device_name())
         return "unknown GPU"
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        lines = []
-    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
-    return names[0] if names else platform.processor() or platform.machine()
+    with suppress(OSError):
+        found = re.search(r"^model name\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+        if found is not None:
+            return found[1].strip()
+    return platform.processor() or platform.machine()
 
 
 def versions() -> Mapping[str, str]:
@@ -243,7 +236,6 @@ def versions() -> Mapping[str, str]:
 def _measure_latency(
     model: Model,
     sizes: Sequence[int],
-    warm_up: int,
     repeats: int,
     budget_s: float | None,
     progress: Callable[[float], None],
@@ -258,7 +250,7 @@ def _measure_latency(
     def budget_share() -> float:
         return 0.0 if budget_s is None else (time.perf_counter() - started_s) / budget_s
 
-    for round_number in range(warm_up):
+    for round_number in range(WARM_UP):
         if round_number and budget_share() > WARM_UP_BUDGET_SHARE:
             break
         for size in sizes:
@@ -338,7 +330,8 @@ def _measure_above_idle_mj(
     return windows_mj
 
 
-def _measure_idle_power_w(meter: EnergyMeter, window_s: float) -> float:
+def _measure_idle_power_w(meter: EnergyMeter, budget_s: float | None) -> float:
+    window_s = IDLE_WINDOW_S if budget_s is None else SHORT_IDLE_WINDOW_S
     before, after = (
         _until_change(meter, lambda: time.sleep(1e-3), least_s) for least_s in (0.0, window_s)
     )

@@ -51,7 +51,7 @@ class CoarseCounter:
 
 
 def measure(model, **options):
-    defaults = {"model_name": "m", "device": "cpu", "max_batch_size": 4, "repeats": 5, "warm_up": 1}
+    defaults = {"model_name": "m", "device": "cpu", "max_batch_size": 4, "repeats": 5}
     return measure_profile(model, **(defaults | options))
 
 
@@ -175,13 +175,13 @@ def test_a_replica_measures_energy_by_a_coarse_counter_in_the_time_of_its_start(
 @pytest.mark.usefixtures("clock")
 def test_a_budget_ends_the_rounds_after_at_least_one():
     # A round takes 9 ms. Two rounds of warm-up use more than 30% of the budget; four more end it.
-    profile = measure(Emulated(LINE), budget_s=0.05, repeats=1_000_000, warm_up=1_000_000)
+    profile = measure(Emulated(LINE), budget_s=0.05, repeats=1_000_000)
     assert [row["repeats"] for row in profile.measured["batch_sizes"]] == [4, 4, 4, 4]
     profile = measure(Emulated(LINE), budget_s=1e-9)
     assert [row["repeats"] for row in profile.measured["batch_sizes"]] == [1, 1, 1, 1]
 
 
-@pytest.mark.parametrize("name", ["max_batch_size", "repeats", "warm_up"])
+@pytest.mark.parametrize("name", ["max_batch_size", "repeats"])
 def test_wrong_counts_are_rejected(name):
     with pytest.raises(InvalidInputError, match="must be at least 1, not 0"):
         measure(Emulated(LINE), **{name: 0})
