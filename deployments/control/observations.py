@@ -5,7 +5,7 @@ import random
 import time
 from array import array
 from collections import deque
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,7 +28,7 @@ _RESOLUTION_S = 1e-3
 _FORGET_AFTER = 10
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(eq=False, slots=True)
 class Observations:
     """A replica's observations between two ticks.
 
@@ -41,10 +41,10 @@ class Observations:
     `elapsed_s`; None without a meter.
     """
 
-    batches: list[BatchRecord]
-    response_times_s: FloatArray
-    late_answers: int
-    arrival_counts: list[int]
+    batches: list[BatchRecord] = field(default_factory=list)
+    response_times_s: FloatArray = field(default_factory=lambda: np.empty(0))
+    late_answers: int = 0
+    arrival_counts: list[int] = field(default_factory=list)
     event_loop: EventLoopCounts | None = None
     shares_cpu: bool = False
     proxy_delay_ms: float = 0.0
@@ -132,13 +132,12 @@ class ReplicaObserver:
         self.proxy_delay = ProxyDelay()
         self.answered_rows = 0
         self.late_rows = 0
-        self._refused_unread, self._refusal_s = 0, 0.0
         self.device_busy_s = 0.0
         #: Energy used by the device since the first `take`; None without a meter.
         self.energy_j: float | None = None
         self._energy_read: tuple[float, float] | None = None
         self.last_batches: deque[tuple[float, BatchRecord]] = deque(maxlen=BATCHES_SHOWN)
-        self._batches: list[BatchRecord] = []
+        self._seen = Observations()
         #: Of the answers since the last `take`: response time, rows, whether it is late already.
         self._times_s, self._rows, self._late = array("d"), array("q"), bytearray()
 
@@ -147,7 +146,7 @@ class ReplicaObserver:
         if self._event_loop_meter is not None:
             forward = (record.duration_s, record.cpu_s) if record.on_loop else (0.0, 0.0)
             self._event_loop_meter.batch_ended(now_s, *forward)
-        self._batches.append(record)
+        self._seen.batches.append(record)
         self.device_busy_s += record.duration_s
         self.last_batches.append((now_s, record))
 
@@ -159,8 +158,8 @@ class ReplicaObserver:
 
     def refused_unread(self, requests: int, after_s: float) -> None:
         """Count refusals, `after_s` in all after the requests could first have been read."""
-        self._refused_unread += requests
-        self._refusal_s += after_s
+        self._seen.refused_unread += requests
+        self._seen.refusal_s += after_s
 
     def deadline_missed(self, rows: int, response_time_s: float, deadline_ms: float) -> None:
         """Count a request that was dropped for its own deadline, if that allowed the SLA's time."""
@@ -213,22 +212,12 @@ class ReplicaObserver:
         self, arrival_counts: list[int], *, shares_cpu: bool = False, refused: int = 0
     ) -> Observations:
         """Return what was observed since the last call."""
-        response_times_s, late_answers = self._take_answers()
-        energy_mj, elapsed_s = self._take_energy()
-        seen = Observations(
-            self._batches,
-            response_times_s,
-            late_answers,
-            arrival_counts,
-            None if self._event_loop_meter is None else self._event_loop_meter.take(),
-            shares_cpu,
-            1e3 * self.proxy_delay.delay_s,
-            refused,
-            energy_mj,
-            elapsed_s,
-            1e3 * self.proxy_delay.outward_s,
-            self._refused_unread,
-            self._refusal_s,
-        )
-        self._batches, self._refused_unread, self._refusal_s = [], 0, 0.0
+        seen, self._seen = self._seen, Observations()
+        seen.response_times_s, seen.late_answers = self._take_answers()
+        seen.energy_mj, seen.elapsed_s = self._take_energy()
+        seen.arrival_counts, seen.shares_cpu, seen.refused = arrival_counts, shares_cpu, refused
+        seen.proxy_delay_ms = 1e3 * self.proxy_delay.delay_s
+        seen.outward_delay_ms = 1e3 * self.proxy_delay.outward_s
+        if self._event_loop_meter is not None:
+            seen.event_loop = self._event_loop_meter.take()
         return seen

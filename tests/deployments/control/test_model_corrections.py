@@ -34,7 +34,7 @@ def seen(duration_s=0.006, *arrival_counts, **batch):
 def event_loop_second(cost_ms):
     """Return a tick in which 1000 requests, in batches of two, cost the loop `cost_ms` each."""
     event_loop = event_loop_counts(1000, 500, costs_s=(1e-3 * cost_ms, 0.0, 0.0))
-    return Observations([], [], 0, [], event_loop)
+    return Observations(event_loop=event_loop)
 
 
 def refits(corrections: ModelCorrections, ticks: Iterable[Observations], **options):
