@@ -10,13 +10,11 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from deployments.batcher.crash_journal import CrashJournal
 from deployments.batcher.death_guard import DeathGuard
-from deployments.batcher.delivery import deliver_failure, deliver_outputs, trace_batch
 from deployments.batcher.device import DeviceThread, WakeTimer, run_on_loop
-from deployments.batcher.model_errors import ModelErrors
 from deployments.batcher.model_runner import (
     BatchRecord,
     BatchRun,
@@ -25,10 +23,13 @@ from deployments.batcher.model_runner import (
     ModelRunner,
 )
 from deployments.batcher.placement import BatchPlacement
-from deployments.batcher.queued_request import QueuedRequest
+from deployments.batcher.queued_request import QueuedRequest, queued
 from deployments.batcher.rejections import RejectionHandler
 from deployments.batcher.row_counts import RowCounts
+from deployments.batcher.shapes import Tensors
+from deployments.errors import ModelError
 from deployments.models.base import Model
+from deployments.observability.tracing import BatchTimes
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import Batch, StartReason
 
@@ -65,7 +66,7 @@ class Batcher:
         self.rejections = RejectionHandler(core, self.rows)
         self._model = model
         self._on_batch = on_batch
-        self._deaths = DeathGuard(core, journal, idempotent=model.idempotent)
+        self.deaths = DeathGuard(core, journal, idempotent=model.idempotent)
         self._loop = asyncio.get_running_loop()
         self._wake = WakeTimer(self._loop, self._advance_now)
         self._overdue = WakeTimer(self._loop, self._give_up_late)
@@ -76,8 +77,8 @@ class Batcher:
         self._idle.set()
         self._advance_soon: asyncio.Handle | None = None
         self._advancing = False
-        self._runner = ModelRunner(model)
-        self._device = DeviceThread(self._runner, self._finish, self.lose_device, prepare_thread)
+        self.runner = ModelRunner(model)
+        self._device = DeviceThread(self.runner, self._finish, self.lose_device, prepare_thread)
 
     def submit(self, request: QueuedRequest) -> None:
         """Queue a request that has begun (`QueuedRequest.begin`).
@@ -95,7 +96,7 @@ class Batcher:
             The deadline can no longer be met, or passed. Also an outcome.
         """
         rows, now_s = request.rows, time.monotonic()
-        request.kind = self._runner.shapes.class_of(request.content)
+        request.kind = self.runner.shapes.class_of(request.content)
         request.on_cancel = self._give_up
         self.rows.arrived(rows, request.arrival_s)
         if self._full_batch_is_due():
@@ -160,16 +161,9 @@ class Batcher:
                 self.rejections.too_late(request, "the request was not answered in time")
         self.advance()
 
-    def refresh(self) -> None:
-        self._deaths.refresh()
-
     def busy_for_s(self) -> float:
         """Return how long the current batch has been on the device; 0 without a batch."""
         return 0.0 if self._batch is None else time.monotonic() - self._batch_started_s
-
-    @property
-    def model_errors(self) -> ModelErrors:
-        return self._runner.errors
 
     @property
     def size_on_device(self) -> int:
@@ -195,7 +189,7 @@ class Batcher:
         if self._batch is not None:
             # Any of them may be the reason; the others are free to go elsewhere.
             for part in self._batch.slices:
-                error = self._deaths.device_lost(part.request, reason)
+                error = self.deaths.device_lost(part.request, reason)
                 self.rejections.lost(part.request, error, now_s)
             self._batch = None
         self.rejections.device_lost(reason, waiting, now_s)
@@ -210,7 +204,7 @@ class Batcher:
     def close(self) -> None:
         """End the device thread after its current batch; open requests get no answer."""
         self._device.close()
-        self._deaths.close()
+        self.deaths.close()
         self._wake.cancel()
         self._overdue.cancel()
         if self._advance_soon:
@@ -246,7 +240,7 @@ class Batcher:
 
     def _start_batch(self) -> bool:
         """Start a batch if the core has one; return whether this thread ran it."""
-        batch = self._deaths.next_batch(time.monotonic())
+        batch = self.deaths.next_batch(time.monotonic())
         while self.core.deadline_missed:
             self.rejections.too_late(self.core.deadline_missed.pop())
         self._answer_given_up()
@@ -274,7 +268,7 @@ class Batcher:
     def _run_here(self, batch: Batch) -> None:
         """Run a batch on the event loop's own thread."""
         try:
-            run = run_on_loop(self._runner, self.placement, batch)
+            run = run_on_loop(self.runner, self.placement, batch)
         except DeviceLostError as error:
             self.lose_device(str(error))
             if isinstance(error.__cause__, KeyboardInterrupt):
@@ -287,7 +281,7 @@ class Batcher:
             return
         started_s, queue_left = self._batch_started_s, self._queue_left
         self._batch = None
-        self._deaths.batch_ended()
+        self.deaths.batch_ended()
         outcome = run.outcome
         failed: list[int] = []
         if isinstance(outcome, Failure):
@@ -298,13 +292,13 @@ class Batcher:
         advanced = not on_loop and self.core.queue_length > self.placement.largest
         if advanced:
             self._advance_now()
-        trace_batch(batch, run, started_s)
+        _trace(batch, run, started_s)
         if isinstance(outcome, Failure):
-            deliver_failure(batch, outcome, failed)
+            for place in failed:
+                error = outcome.blamed.get(place, outcome.error)
+                queued(batch.slices[place].request).finish(error)
         else:
-            self.rows.completed += deliver_outputs(
-                batch, outcome, self._deaths.answered, self.core.cancel
-            )
+            self._deliver(batch, outcome)
         oldest_s = min([part.request.arrival_s for part in batch.slices])
         self._on_batch(
             BatchRecord(
@@ -322,3 +316,24 @@ class Batcher:
             self._note_idle()
             if self.core.queue_length:
                 self.advance()
+
+    def _deliver(self, batch: Batch, outputs: Sequence[Tensors | ModelError]) -> None:
+        for (request, start, stop), part in zip(batch.slices, outputs, strict=True):
+            one = queued(request)
+            if isinstance(part, ModelError):
+                self.core.cancel(one)
+                one.finish(part)
+            elif not one.done:
+                self.rows.completed += stop - start
+                if one.add_outputs(start, stop, part):
+                    self.deaths.answered(one)
+
+
+def _trace(batch: Batch, run: BatchRun, started_s: float) -> None:
+    """Record the times of a batch for those of its requests that are traced."""
+    traces = [trace for part in batch.slices if (trace := queued(part.request).trace) is not None]
+    if traces:
+        failed, now_s = isinstance(run.outcome, Failure), time.monotonic()
+        times = BatchTimes(started_s, now_s, run.duration_s, batch.size, batch.reason.value, failed)
+        for trace in traces:
+            trace.batches.append(times)

@@ -67,25 +67,21 @@ class RejectionHandler:
 
     def given_up(self, request: Request, now_s: float) -> None:
         """Answer a request for which no time is left here: another replica may have time."""
-        one = queued(request)
-        if one.done:
-            return
         if self._core.refusal(request.rows, now_s, request.arrival_s) is Refusal.EXPIRED:
             self.too_late(request)
-            return
-        self._rows.refused += request.rows
-        one.finish(
-            BusyError("this replica has no time left for the request; try again later", "deadline")
-        )
+        else:
+            no_time = "this replica has no time left for the request; try again later"
+            self._refuse(request, BusyError(no_time, "deadline"))
 
     def crowded_out(self, request: Request) -> None:
-        """Answer a suspected request with a `CrowdedOutError`."""
+        no_room = "the batch failed and the retry queue is full; try again later"
+        self._refuse(request, CrowdedOutError(no_room))
+
+    def _refuse(self, request: Request, error: RequestError) -> None:
         one = queued(request)
         if not one.done:
             self._rows.refused += request.rows
-            one.finish(
-                CrowdedOutError("the batch failed and the retry queue is full; try again later")
-            )
+            one.finish(error)
 
     def device_lost(self, reason: str, waiting: Iterable[Request], now_s: float) -> None:
         """Answer the requests that wait, and all that come from now on, with a `DeviceError`."""

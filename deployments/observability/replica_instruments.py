@@ -125,7 +125,7 @@ REPLICA_INSTRUMENTS: tuple[ReplicaInstrument, ...] = (
     _counter(
         "sojourn_model_errors_total",
         "Requests that the model failed on: an exception, or outputs other than declared.",
-        lambda s: s.batcher.model_errors.count,
+        lambda s: s.batcher.runner.errors.count,
     ),
     _counter(
         "sojourn_admitted_requests_total",

@@ -181,7 +181,7 @@ class InferenceService(BatchedService):
             partial(limit_threads, threads_in_use(self.device.cpus)),
             self._open_journal(),
         )
-        self.batcher.model_errors.model = self.model_name
+        self.batcher.runner.errors.model = self.model_name
         self.counts = RequestCounts(self.batcher, self.observer, self.event_loop_meter)
         self.counting_since_s = time.monotonic()
         self.last_minute = LastMinute(self.counting_since_s)
@@ -216,7 +216,7 @@ class InferenceService(BatchedService):
         To be called every `deployments.control.policy_controller.TICK_S`.
         """
         self.end_overdue()
-        self.batcher.refresh()
+        self.batcher.deaths.refresh()
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         refused_before, self._refused_rows = self._refused_rows, self.batcher.rows.refused
         seen = self.observer.take(
@@ -302,7 +302,7 @@ class InferenceService(BatchedService):
             "cpus_note": self.device.cpus_note,
             "start": self.start.explain(),
             "largest_batch_on_event_loop": batcher.placement.largest,
-            "model_errors": batcher.model_errors.report(),
+            "model_errors": batcher.runner.errors.report(),
             "last_batches": [
                 {"ended_s_ago": now_s - ended_s, **record.explain()}
                 for ended_s, record in reversed(observer.last_batches)

@@ -188,7 +188,7 @@ async def test_a_device_that_answers_the_example_is_not_lost_however_many_batche
             with pytest.raises(ModelError):
                 await ask(batcher, -1)
         assert batcher.lost_reason is None
-        assert batcher.model_errors.count == 2 * PROBE_AFTER
+        assert batcher.runner.errors.count == 2 * PROBE_AFTER
     assert model.batches.count([0.0]) == 2
 
 
@@ -201,7 +201,7 @@ async def test_a_row_that_does_not_fit_its_output_fails_its_own_request_alone(on
         assert ends[:2] == [[1], [4]]
         assert "output 'y' has NaN or infinity" in str(ends[2])
         assert model.batches == [[1, 2, 4, 5]], "nothing is computed twice, or for nobody"
-        assert batcher.model_errors.count == 1
+        assert batcher.runner.errors.count == 1
 
 
 async def test_what_waits_for_an_overdue_batch_is_refused_before_that_ends():
