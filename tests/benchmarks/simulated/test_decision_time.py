@@ -1,0 +1,23 @@
+import warnings
+
+import pytest
+
+from autoscaler.scaled_deployments import scaled_deployment
+from tests.support.autoscaling.stores import Store
+
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")  # Ray warns while it is imported
+    from benchmarks.simulated.decision_time import APP, UTILIZATION, decision_times_ms
+
+
+@pytest.mark.slow
+def test_a_decision_is_made_each_second_on_the_load_that_the_replicas_report() -> None:
+    times_ms = decision_times_ms(3, 20)
+    assert times_ms.shape == (20,)
+    assert (times_ms > 0).all()
+    newest = scaled_deployment(0.0, APP, "3 replicas", Store()).log.newest
+    assert newest is not None
+    assert newest["arrival_rate_per_s"] == pytest.approx(
+        3 * UTILIZATION * newest["sla_rate_per_s"], rel=0.1
+    )
+    assert newest["method"]
