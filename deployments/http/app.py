@@ -5,12 +5,13 @@ on neither Ray nor the model, only on a `Service`.
 """
 
 import asyncio
+import logging
 import os
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from starlette.types import Receive, Send
+from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from deployments.access.control import DENIALS, OPERATIONS, scope_of
@@ -56,6 +57,8 @@ from deployments.http.unread_answers import UnreadAnswers
 from deployments.observability.request_info import TRACEPARENT, RequestIds, RequestInfo
 from policy.batcher.requests import Refusal
 
+logger = logging.getLogger("sojourn.http")
+
 
 def path_of(scope: AsgiScope) -> str:
     """Return the path of a request, without the application's prefix and slashes at its end."""
@@ -70,6 +73,22 @@ async def lifespan(receive: Receive, send: Send) -> None:
         await send({"type": f"{message['type']}.complete"})
         if message["type"] == "lifespan.shutdown":
             return
+
+
+def _until_disconnect(receive: Receive) -> Receive:
+    """Return `receive`, but it says that the client left where it raised.
+
+    Ray's proxy, which carries requests while no replica serves, cancels its own calls then.
+    """
+
+    async def received() -> Message:
+        try:
+            return await receive()
+        except Exception as error:
+            logger.debug("the request's carrier gave it up: %r", error)
+            return {"type": "http.disconnect"}
+
+    return received
 
 
 async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> None:
@@ -158,6 +177,7 @@ class InferenceApp:
             return
         if scope["type"] != "http":
             return
+        receive = _until_disconnect(receive)
         # Other servers than `InferenceProtocol` do not say when it could have been read.
         arrival_s = scope.get(ARRIVAL) or time.monotonic()
         # This keeps the last of repeated fields; `_infer` rejects those where that matters.

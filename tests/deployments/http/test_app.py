@@ -1,8 +1,14 @@
+import asyncio
+import json
+import logging
+
 import httpx
 import pytest
+from ray.exceptions import TaskCancelledError
 
 from deployments.http.app import InferenceApp
 from tests.support.models.doubles_service import body, make_service
+from tests.support.waiting import LIMIT_S
 
 
 @pytest.fixture
@@ -97,3 +103,33 @@ async def test_head_is_get_without_the_body(client, path):
     assert start["status"] == get.status_code
     assert dict(start["headers"]) == dict(get.headers.raw)
     assert end["body"] == b""
+
+
+@pytest.mark.parametrize(("path", "parts"), [(INFER, 0), (INFER, 1), ("/sojourn/events", 0)])
+async def test_a_client_that_leaves_while_rays_proxy_carries_its_request_is_no_error(
+    service, caplog, path, parts
+):
+    """Ray then raises a `TaskCancelledError` where other servers say that the client left."""
+    app, content, sent = InferenceApp(service, "1"), json.dumps(body([1, 2])).encode(), []
+    messages = [{"type": "http.request", "body": content, "more_body": False}][:parts]
+    service._model.gate.clear()
+
+    async def receive():
+        if messages:
+            return messages.pop()
+        raise TaskCancelledError(error_message="the client left")
+
+    async def send(message):
+        sent.append(message)
+
+    method = "GET" if path.endswith("events") else "POST"
+    scope = {"type": "http", "method": method, "path": path, "headers": []}
+    try:
+        with caplog.at_level(logging.WARNING):
+            await asyncio.wait_for(app(scope, receive, send), LIMIT_S)
+    finally:
+        service._model.gate.set()
+        app.console.close()
+    assert [record for record in caplog.records if record.levelno >= logging.ERROR] == []
+    # Nobody waits for an answer to what was received to its end.
+    assert bool(sent) == (not parts)
