@@ -19,7 +19,7 @@ from deployments.batcher.crash_journal import journal_directory
 from deployments.config.document import DEPLOYMENT
 from deployments.config.replica_args import ModelConfig, StoreConfig
 from deployments.config.user_config import UserConfig, parse_user_config
-from deployments.control.decision_reader import DecisionReader, replicas_in
+from deployments.control.decision_reader import decision_reader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.control.standby_role import StandbyRole
@@ -134,7 +134,7 @@ class Replica:
             self._took_role,
         )
         leave_out_while(self._is_left_out)
-        self._decisions = DecisionReader(context.app_name, context.deployment, ray_store.read)
+        self._decisions = decision_reader(context.app_name, context.deployment, ray_store.read)
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, first.model_name),
             *(ray_store.read, ray_store.store().save),
