@@ -5,6 +5,7 @@ import gc
 import importlib.metadata
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import ray
@@ -64,6 +65,16 @@ def _profile_cache(model: str) -> ProfileCache | None:
         ray_store.store().save(key, lambda: content)
 
     return ProfileCache(lambda: ray_store.read(key), write)
+
+
+async def _repeat(step: Callable[[], Awaitable[None]], period_s: Callable[[], float]) -> None:
+    """Take a step again and again; one that fails must not prevent later ones."""
+    while True:
+        try:
+            await step()
+        except Exception:
+            logger.exception("a periodic step of the replica failed")
+        await asyncio.sleep(period_s())
 
 
 @serve.deployment(
@@ -206,10 +217,15 @@ class Replica:
             gc.freeze()
             self._tasks = [
                 asyncio.create_task(end_if_loop_hangs(self._longest_turn_s, TICK_S)),
-                asyncio.create_task(self._tick_forever()),
-                asyncio.create_task(self._follow_forever()),
-                asyncio.create_task(self._follow_role_forever()),
-                asyncio.create_task(self._follow_nodes_forever()),
+                *(
+                    asyncio.create_task(_repeat(step, period_s))
+                    for step, period_s in (
+                        (self._tick, lambda: TICK_S),
+                        (self._load_what_others_load, lambda: TICK_S),
+                        (self._role.follow, lambda: self._role.period_s),
+                        (self._find_nodes, lambda: NODES_PERIOD_S),
+                    )
+                ),
             ]
             started = self._repository.first.start
             started.timings.ready()
@@ -239,48 +255,24 @@ class Replica:
                     return
                 await asyncio.sleep(HISTORY_AGAIN_AFTER_S)
 
-    async def _tick_forever(self) -> None:
-        while True:
-            await asyncio.sleep(TICK_S)
-            try:
-                first = self._repository.first
-                first.compare_with_proxy(await self._haproxy.read())
-                seen = await self._repository.tick()
-                if first is self._repository.first:
-                    await self._metrics.flush(seen[first.model_name])
-                await self._follow_decisions()
-            except Exception:
-                # A failed tick must not prevent later ones.
-                logger.exception("the replica's periodic update failed")
+    async def _tick(self) -> None:
+        first = self._repository.first
+        first.compare_with_proxy(await self._haproxy.read())
+        seen = await self._repository.tick()
+        if first is self._repository.first:
+            await self._metrics.flush(seen[first.model_name])
+        await self._follow_decisions()
 
-    async def _follow_forever(self) -> None:
+    async def _load_what_others_load(self) -> None:
         """Load the models that clients of other replicas asked for."""
-        while True:
-            await asyncio.sleep(TICK_S)
-            try:
-                self._reconciler.reconcile()
-            except Exception:
-                logger.exception("the replica's models could not be reconciled")
+        self._reconciler.reconcile()
 
-    async def _follow_role_forever(self) -> None:
-        while True:
-            await asyncio.sleep(self._role.period_s)
-            try:
-                await self._role.follow()
-            except Exception:
-                logger.exception("the replica could not find out whether it stands by")
-
-    async def _follow_nodes_forever(self) -> None:
+    async def _find_nodes(self) -> None:
         """Learn the addresses of the cluster's nodes, each of which may have a HAProxy."""
-        while True:
-            try:
-                nodes = await asyncio.to_thread(ray.nodes)
-                self._app.haproxies.nodes = frozenset(
-                    node["NodeManagerAddress"] for node in nodes if node["Alive"]
-                )
-            except Exception:
-                logger.exception("the replica could not learn the nodes of the cluster")
-            await asyncio.sleep(NODES_PERIOD_S)
+        nodes = await asyncio.to_thread(ray.nodes)
+        self._app.haproxies.nodes = frozenset(
+            node["NodeManagerAddress"] for node in nodes if node["Alive"]
+        )
 
     @property
     def _user_config(self) -> UserConfig:
