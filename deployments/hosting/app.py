@@ -16,14 +16,13 @@ from deployments.access.control import INFERENCE, OPERATIONS
 from deployments.errors import (
     BadRequestError,
     BusyError,
-    MethodNotAllowedError,
     ModelError,
     NotFoundError,
     RequestError,
 )
 from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.version import State
-from deployments.http.answers import Answer
+from deployments.http.answers import Answer, check_method, json_answer
 from deployments.http.app import InferenceApp
 from deployments.http.request_body import read_body
 from deployments.http.request_head import AUTHORIZATION
@@ -33,7 +32,6 @@ from deployments.serving.service import InferenceService
 from policy.errors import InvalidInputError, SojournError
 
 _MODEL = re.compile(r"/v2/models/([^/]+)(?:/versions/([^/]+))?(/.*)?")
-_JSON = (b"content-type", b"application/json")
 _MAX_BODY_BYTES = 64 << 10
 
 
@@ -45,7 +43,8 @@ class HostingApp(InferenceApp):
         autoscaler: Callable[[], Awaitable[Mapping[str, Any]]],
         replica: str = "",
     ) -> None:
-        super().__init__(reconciler.repository.first, server_version, autoscaler, replica=replica)
+        policy = {"/sojourn/policy": self._policy}
+        super().__init__(reconciler.repository.first, server_version, autoscaler, policy, replica)
         self._reconciler, self._repository = reconciler, reconciler.repository
         self._arguments = server_version, autoscaler
         self._apps: dict[str, InferenceApp] = {self.service.model_name: self}
@@ -80,16 +79,12 @@ class HostingApp(InferenceApp):
         path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
         if path == "/v2/repository/index":
             info.token = self.admit_client(fields, OPERATIONS)
-            if scope["method"] != "POST":
-                raise MethodNotAllowedError("the method must be POST", ("POST",))
+            check_method(scope["method"], "POST")
             return self._index(await read_body(receive, fields, _MAX_BODY_BYTES))
         model = _MODEL.fullmatch(path)
-        if path == "/sojourn/policy":
-            status, body, headers = await super()._route(scope, fields, receive, arrival_s, info)
-            return status, self._with_models(body), headers
         if path == "/v2/models" and scope["method"] in ("GET", "HEAD"):
             info.token = self.admit_client(fields, INFERENCE)
-            return 200, orjson.dumps({"models": self._repository.names}), [_JSON]
+            return json_answer({"models": self._repository.names})
         if model is None or model[1] not in self._repository.names:
             return await super()._route(scope, fields, receive, arrival_s, info)
         name, version, verb = model.groups()
@@ -103,16 +98,11 @@ class HostingApp(InferenceApp):
                 return await super()._route(scope, fields, receive, arrival_s, info)
             return await app._route(scope, fields, receive, arrival_s, info)
 
-    def _with_models(self, policy: bytes) -> bytes:
-        """Add the repository's index and the other models' reports to the first model's."""
-        content = orjson.loads(policy)
-        content["repository"] = self._repository.index()
-        content["models"] = {
-            service.model_name: service.explain()
-            for service in self._repository.services
-            if service is not self.service
-        }
-        return orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
+    def _policy(self) -> Answer:
+        """Answer with the first model's report, the others', and the repository's index."""
+        first, *others = self.reports()
+        models = {report["model"]: report for report in others}
+        return json_answer({**first, "repository": self._repository.index(), "models": models})
 
     async def _load_on_demand(
         self, name: str, fields: Mapping[bytes, bytes], arrival_s: float
@@ -145,7 +135,7 @@ class HostingApp(InferenceApp):
         rows = self._repository.index()
         if asked.get("ready") is True:
             rows = [row for row in rows if row["state"] == State.READY.value]
-        return 200, orjson.dumps(rows), [_JSON]
+        return json_answer(rows)
 
 
 def _as_request_error(error: SojournError) -> RequestError:
