@@ -61,10 +61,6 @@ class ServiceView:
         newest = [document for _, (_, document) in sorted(self._replicas.items())]
         first = newest[0] if newest else {}
         replicas = [*map(_replica, newest)]
-        answered, late, failed = (
-            sum(each["last_minute"].get(key, 0) for each in newest)
-            for key in ("answered", "late", "failed")
-        )
         known = [each["rates"] for each in replicas if each["rates"]]
         refusals = {key for each in known for key in each if key.startswith(_REFUSED)}
         percentile = (first.get("sla") or {}).get("percentile")
@@ -77,9 +73,7 @@ class ServiceView:
             "model_error": next(filter(None, map(_last_model_error, newest)), None),
             "sla_in_words": first.get("sla_in_words"),
             "sla_share": None if percentile is None else round(percentile / 100, 10),
-            "in_time": max(0.0, 1 - (late + failed) / (answered + failed))
-            if answered + failed
-            else None,
+            "in_time": _share_in_time([each["last_minute"] for each in newest]),
             "offered_per_s": (decision or {}).get("arrival_rate_per_s"),
             **{f"{key}_per_s": sum(r[key] for r in known) if known else None for key in RATES},
             "refused_per_s_by_reason": {
@@ -88,7 +82,7 @@ class ServiceView:
                 if (rate := sum(each.get(key, 0.0) for each in known))
             },
             "response_ms": {
-                kind: _mean_percentiles([each.get(f"{kind}_ms") or {} for each in newest])
+                kind: _mean_percentiles([each[f"{kind}_ms"] for each in replicas])
                 for kind in ("measured", "predicted")
             },
             "replicas": replicas,
@@ -96,12 +90,13 @@ class ServiceView:
             "dry_run": bool(self._autoscaler.get("dry_run")),
             "newest": decision,
             "decisions": [*self._autoscaler.get("decisions", ())][-DECISIONS_SHOWN:],
+            "lost_replicas": [*self._autoscaler.get("lost_replicas", ())][-DECISIONS_SHOWN:],
         }
 
 
 def _replica(document: Document) -> dict[str, Any]:
     minute = document["last_minute"]
-    seconds = minute["seconds"]
+    seconds, in_time = minute["seconds"], _share_in_time([minute])
     return {
         "replica": document.get("replica") or "-",
         "rates": {
@@ -112,9 +107,20 @@ def _replica(document: Document) -> dict[str, Any]:
         if seconds
         else {},
         **{key: document.get(key) for key in _OF_REPLICA},
-        "measured_ms": document.get("measured_ms") or {},
+        "in_time": in_time,
+        "memory_bytes": document["process"]["memory_bytes"],
+        # Measured are those of the last second with answers, however long ago.
+        "measured_ms": {} if in_time is None else document.get("measured_ms") or {},
         "predicted_ms": document.get("predicted_ms") or {},
     }
+
+
+def _share_in_time(minutes: list[Document]) -> float | None:
+    """Return the share in time of what counts for the SLA; a failed request is not in time."""
+    answered, late, failed = (
+        sum(minute.get(key, 0) for minute in minutes) for key in ("answered", "late", "failed")
+    )
+    return max(0.0, 1 - (late + failed) / (answered + failed)) if answered + failed else None
 
 
 def _last_model_error(document: Document) -> str | None:

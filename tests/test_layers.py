@@ -16,6 +16,7 @@ ADAPTERS = {
     "deployments/local/cluster.py",
     "deployments/observability/metrics.py",
     "deployments/serving/rand_router.py",
+    "deployments/serving/lost_replicas.py",
     "deployments/serving/ray_replica.py",
     "deployments/config/ray_schema.py",
     "deployments/serving/replica.py",

@@ -5,7 +5,8 @@ import gc
 import importlib.metadata
 import logging
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
 from typing import Any
 
 import ray
@@ -20,6 +21,7 @@ from deployments.batcher.crash_journal import journal_directory
 from deployments.config.document import DEPLOYMENT
 from deployments.config.replica_args import ModelConfig, StoreConfig
 from deployments.config.user_config import UserConfig, parse_user_config
+from deployments.control.background_reader import BackgroundReader
 from deployments.control.decision_reader import decision_reader, replicas_in
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.control.policy_controller import TICK_S
@@ -36,6 +38,7 @@ from deployments.models.startup_timings import StartupTimings, process_busy_s
 from deployments.observability.metrics import ReplicaMetrics
 from deployments.profiling.profile_cache import ProfileCache
 from deployments.serving.loop_watchdog import end_if_loop_hangs
+from deployments.serving.lost_replicas import read_lost_replicas
 from deployments.serving.ray_replica import call_when_draining, confine_to_node, leave_out_while
 from deployments.serving.service import InferenceService
 from deployments.serving.service_loading import load_service
@@ -49,6 +52,8 @@ logger = logging.getLogger("ray.serve")
 DRAIN_TIMEOUT_S = 20.0
 #: How often a replica asks Ray for the nodes of the cluster.
 NODES_PERIOD_S = 5.0
+#: Interval of queries to Ray's directory for replicas that were lost, while anybody asks.
+LOST_PERIOD_S = 5.0
 #: Pause before a source of the history that does not answer is asked again.
 HISTORY_AGAIN_AFTER_S = 300.0
 
@@ -146,6 +151,8 @@ class Replica:
         )
         leave_out_while(self._is_left_out)
         self._decisions = decision_reader(context.app_name, context.deployment, ray_store.read)
+        lost = partial(read_lost_replicas, context.app_name, context.deployment)
+        self._lost = BackgroundReader[list[dict[str, Any]]](lost, [], LOST_PERIOD_S)
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, first.model_name),
             *(ray_store.read, ray_store.store().save),
@@ -154,9 +161,7 @@ class Replica:
         self._storing: asyncio.Task[None] | None = None
         self._history_code = 0
         version = importlib.metadata.version("sojourn")
-        self._app = HostingApp(
-            self._reconciler, version, self._decisions.content, context.replica_id.unique_id
-        )
+        self._app = HostingApp(self._reconciler, version, self._fleet, context.replica_id.unique_id)
 
     def _load(self, config: ModelConfig, start: ServiceStart | None = None) -> InferenceService:
         """Load a model; this blocks."""
@@ -170,6 +175,11 @@ class Replica:
         service = load_service(config, cpus, journals, start)
         service.replica = context.replica_id.unique_id
         return service
+
+    async def _fleet(self) -> Mapping[str, Any]:
+        """Return the content of ``GET /sojourn/autoscaler``."""
+        lost = await self._lost.content()
+        return {**await self._decisions.content(), "lost_replicas": lost}
 
     def _is_left_out(self) -> bool:
         """Return whether load balancers are to send requests to other replicas."""

@@ -25,6 +25,7 @@ from deployments.models.base import EnergyMeter, Model
 from deployments.models.example_request import example_request
 from deployments.models.threads import limit_threads, threads_in_use
 from deployments.observability.last_minute import LastMinute
+from deployments.observability.process import process_report
 from deployments.serving.batched_service import BatchedService
 from deployments.serving.model_device import ModelDevice
 from deployments.serving.request_counts import RequestCounts
@@ -295,6 +296,7 @@ class InferenceService(BatchedService):
             "objective": user_config.policy.model_dump(),
             "autoscaler": asdict(user_config.autoscaler.settings()),
             "standby": self.standby,
+            "process": process_report(),
             "config_error": self.config_error or controller.solver.error,
             "queue_length": batcher.core.queue_length,
             "proxy_delay_ms": 1e3 * observer.proxy_delay.delay_s,

@@ -1,6 +1,7 @@
 """`sojourn top`: watch a running service in the terminal."""
 
 import time
+from operator import itemgetter
 from pathlib import Path
 
 import click
@@ -82,8 +83,9 @@ def frame(snapshot: Document) -> Group:
     times = [f"p{p} {_number(measured.get(p))}/{_number(predicted.get(p))}" for p in PERCENTILES]
     lines.append(_line("Time", "  ".join(times) + "  ms, measured/predicted"))
     lines.append(_line("Fleet", _fleet(snapshot)))
-    decisions = [_decision(entry) for entry in reversed(snapshot["decisions"])]
-    return Group(*lines, Text(), _table(snapshot), Text(), *decisions)
+    events = [*snapshot["decisions"], *snapshot["lost_replicas"]]
+    events.sort(key=itemgetter("time_s"), reverse=True)
+    return Group(*lines, Text(), _table(snapshot), Text(), *map(_event, events))
 
 
 def _sla_line(snapshot: Document) -> Text:
@@ -92,7 +94,7 @@ def _sla_line(snapshot: Document) -> Text:
     if share is None:
         return line.append("- (no answers in 1 min)", style="dim")
     style = "bold green" if is_sla_kept(snapshot) else "bold red"
-    return line.append(f"{100 * share:.2f}%", style).append(" in 1 min")
+    return line.append(_percent(share), style).append(" in 1 min")
 
 
 def _fleet(snapshot: Document) -> str:
@@ -115,12 +117,16 @@ def _table(snapshot: Document) -> Table:
         columns = ["name", "busy", "workers", "queue_length", "latency_ms", "budget_ms"]
         rows = [[each.get(key) for key in columns] for each in snapshot["stages"]]
     else:
-        columns = ["replica", "rows/s", "queue", "limit", "limited by", "p99 ms", "predicted"]
+        columns = ["replica", "in time", "rows/s", "queue", "limit", "limited by"]
+        columns += ["p99 ms", "predicted", "memory MB"]
         rows = [
             [
-                *(each["replica"], each["rates"].get("completed"), each["queue_length"]),
-                *(each["control_limit"], each["bottleneck"]),
+                *(each["replica"], _percent(each["in_time"]), each["rates"].get("completed")),
+                *(each["queue_length"], each["control_limit"]),
+                # Nothing limits a replica that is idle.
+                None if each["in_time"] is None else each["bottleneck"],
                 *(each["measured_ms"].get("99"), each["predicted_ms"].get("99")),
+                1e-6 * each["memory_bytes"],
             ]
             for each in snapshot["replicas"]
         ]
@@ -133,8 +139,11 @@ def _table(snapshot: Document) -> Table:
     return table
 
 
-def _decision(entry: Document) -> Text:
+def _event(entry: Document) -> Text:
+    """Return the line of a decision, or of a replica that was lost."""
     at = time.strftime("%H:%M:%S", time.localtime(entry["time_s"]))
+    if "replica" in entry:
+        return Text(f"{at}    lost  {entry['replica']}: {entry['reason']}")
     before, after = entry.get("target_replicas", entry["replicas"]), entry["replicas"]
     change = f"{before} → {after}" if before != after else f"{after}"
     return Text(f"{at} {change:>7}  {entry.get('reason', '')}")
@@ -144,8 +153,16 @@ def _line(label: str, text: str) -> Text:
     return Text().append(f"{label:<8}", style="bold cyan").append(text)
 
 
+def _percent(share: float | None) -> str:
+    if share is None:
+        return "-"
+    # 99.996% is not 100%.
+    return f"{round(min(100 * share, 99.99) if share < 1 else 100, 2):g}%"
+
+
 def _number(value: float | None) -> str:
-    """Return a number to three digits."""
+    """Return a number to three digits, and to four decimals."""
     if value is None:
         return "-"
+    value = round(value, 4)
     return f"{value:.0f}" if abs(value) >= 100 or value == int(value) else f"{value:.3g}"

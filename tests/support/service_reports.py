@@ -14,6 +14,7 @@ def policy(replica="a", answered=0, late=0, failed=0, refused=0, **more):
         "sla": SLA,
         "sla_in_words": "99% of requests within 100 ms",
         "config_error": None,
+        "process": {"memory_bytes": 118e6, "up_s": 60.0},
         "queue_length": 3,
         "control_limit": 8,
         "bottleneck": "device",
@@ -42,9 +43,10 @@ def decided(*entries):
     return {"dry_run": False, "newest": entries[-1] if entries else None, "decisions": entries}
 
 
-def watched(*documents, decisions=(), seconds_apart=0.0):
+def watched(*documents, decisions=(), lost=(), seconds_apart=0.0):
     """Return a snapshot after polls, each answered by one replica."""
-    now_s, answers = 0.0, {"/sojourn/autoscaler": decided(*decisions)}
+    fleet = {**decided(*decisions), "lost_replicas": lost}
+    now_s, answers = 0.0, {"/sojourn/autoscaler": fleet}
     view = ServiceView("http://service", lambda path: answers[path], lambda: now_s)
     for document in documents:
         now_s += seconds_apart

@@ -20,6 +20,7 @@ from deployments.models.base import TensorSpec
 from deployments.models.example_request import example_request
 from deployments.models.outputs import fit_output
 from deployments.observability.last_minute import LastMinute
+from deployments.observability.process import process_report
 from deployments.observability.request_info import RequestInfo
 from deployments.pipelines.core.errors import StageError
 from deployments.pipelines.core.items import Flow
@@ -238,6 +239,7 @@ class PipelineService(Service):
             "sla": self.user_config.sla.model_dump(),
             "sla_in_words": self.user_config.sla.objective.in_words(),
             "config_error": self.config_error,
+            "process": process_report(),
             "stages": policies,
         }
 

@@ -55,6 +55,9 @@ def test_one_request_kills_two_replicas_at_most_and_harms_no_other(one_ray: Runn
     for _ in range(10):
         assert ask(service.url, POISON)[0] == 500
     assert set(service.replicas()) == alive
+    # Whoever operates the service sees both, and why.
+    assert wait_for(lambda: len(lost(service.url)) == 2)
+    assert all("unexpectedly" in one["reason"] for one in lost(service.url))
 
 
 def test_large_bodies_survive_full_replicas(one_ray: Running):
@@ -89,6 +92,10 @@ def test_large_bodies_survive_full_replicas(one_ray: Running):
             ended.set()
         assert sum(client.result() for client in clients) > 2
         assert wrong == []
+
+
+def lost(url):
+    return get(f"{url}/sojourn/autoscaler").json()["lost_replicas"]
 
 
 def refused(url):

@@ -68,6 +68,33 @@ def test_a_frame_names_what_is_wrong():
     assert any("1 stuck" in line for line in drawn(stuck))
 
 
+def test_lost_replicas_are_among_the_decisions_the_newest_first():
+    lost = {"time_s": 5.0, "replica": "abc", "reason": "its process ended"}
+    snapshot = watched(policy(), decisions=[entry(0.0, 2, 1), entry(9.0, 1, 2)], lost=[lost])
+    frame = drawn(snapshot)
+    assert [line.split(maxsplit=1)[1].strip() for line in frame[-3:]] == [
+        "1 → 2  keep",
+        "lost  abc: its process ended",
+        "2 → 1  keep",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, "-"), (8.7e-5, "0.0001"), (8.7e-7, "0"), (0.0123, "0.0123"), (1234.5, "1234")],
+)
+def test_numbers_have_three_digits_and_four_decimals(value, text):
+    assert top._number(value) == text
+
+
+def test_an_idle_replica_has_no_bottleneck_and_no_measured_times():
+    busy, idle = (drawn(watched(policy(answered=count))) for count in (60, 0))
+    assert [("device" in line, "80" in line) for line in ("\n".join(busy), "\n".join(idle))] == [
+        (True, True),
+        (False, False),
+    ]
+
+
 def test_a_pipeline_shows_its_stages():
     stage = {"name": "resize", "busy": 1, "workers": 2, "queue_length": 5, "latency_ms": 7.5}
     snapshot = watched(policy(stages=[{**stage, "budget_ms": 30.0}]))
