@@ -3,12 +3,13 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import orjson
-import psutil
 
+from deployments.control.background_reader import BackgroundReader
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import StoreError
 from deployments.modelstore.names import STORE_PREFIX
@@ -17,6 +18,8 @@ Report = Mapping[str, Any]
 
 #: Time between two events of a stream.
 PERIOD_S = 1.0
+#: The latest decisions, of half an hour unless they change the number of replicas.
+DECISIONS_SENT = 30
 #: Streams share a state of at most this age.
 _FRESH_S = 0.5
 #: Interval of queries to the model store, and the limit on its answer.
@@ -41,70 +44,51 @@ class Feed:
     ) -> None:
         self._reports, self._autoscaler, self._clock = reports, autoscaler, clock
         self._replica = replica
-        self._process = psutil.Process()
         self._lock = asyncio.Lock()
         self._event, self._made_s = b"", float("-inf")
-        self._log_seen: object = None
-        self._log, self._log_number = b"", 0
-        self._store: Mapping[str, Any] | None = None
-        self._store_asked_s = float("-inf")
+        self._store: BackgroundReader[Mapping[str, Any] | None] | None = None
 
-    async def next(self, log_sent: int) -> tuple[bytes, int]:
-        """Return the next event of a stream, as a server-sent event, and the length of its log.
-
-        `log_sent` is the length from the previous call, or 0; the log of decisions is sent when it
-        has changed.
-        """
+    async def next(self) -> bytes:
+        """Return the next event of a stream, as a server-sent event."""
         async with self._lock:
             now_s = self._clock()
             if now_s - self._made_s >= _FRESH_S:
-                await self._make(now_s)
+                await self._make()
                 self._made_s = now_s
-        if log_sent == self._log_number:
-            return self._event, log_sent
-        return self._log + self._event, self._log_number
+        return self._event
 
-    async def _make(self, now_s: float) -> None:
+    async def _make(self) -> None:
         fleet = await self._autoscaler()
         reports = self._reports()
-        await self._ask_store(reports[0], now_s)
-        decisions = fleet.get("decisions") or ()
-        seen = (len(decisions), decisions[-1].get("time_s") if decisions else None)
-        if seen != self._log_seen:
-            self._log_seen = seen
-            self._log_number += 1
-            self._log = _event("decisions", decisions)
-        self._event = _event(
-            "state",
-            {
-                "time_s": time.time(),
-                "replica": self._replica,
-                "models": [
-                    {key: value for key, value in report.items() if key not in _LEFT_OUT}
-                    | {"has_energy": _has_energy(report)}
-                    for report in reports
-                ],
-                "fleet": {key: value for key, value in fleet.items() if key != "decisions"},
-                "store": self._store,
-                "process": {
-                    "memory_bytes": self._process.memory_info().rss,
-                    "up_s": time.time() - self._process.create_time(),
-                },
-            },
-        )
+        state = {
+            "time_s": time.time(),
+            "replica": self._replica,
+            "models": [
+                {key: value for key, value in report.items() if key not in _LEFT_OUT}
+                | {"has_energy": _has_energy(report)}
+                for report in reports
+            ],
+            "fleet": {**fleet, "decisions": fleet["decisions"][-DECISIONS_SENT:]},
+            "store": await self._store_stats(reports[0]),
+        }
+        self._event = b"data: %b\n\n" % orjson.dumps(state, option=orjson.OPT_SERIALIZE_NUMPY)
 
-    async def _ask_store(self, report: Report, now_s: float) -> None:
+    async def _store_stats(self, report: Report) -> Mapping[str, Any] | None:
         socket = _store_socket(report)
-        if socket is None or now_s - self._store_asked_s < _STORE_PERIOD_S:
-            return
-        self._store_asked_s = now_s
-        path = Path(socket) if socket else None
-        try:
-            self._store = await asyncio.to_thread(
-                lambda: ask("stats", socket_path=path, timeout_s=_STORE_TIMEOUT_S)
-            )
-        except (StoreError, OSError) as error:
-            self._store = {"error": str(error)}
+        if socket is None:
+            return None
+        if self._store is None:
+            read = partial(_ask_store, Path(socket) if socket else None)
+            self._store = BackgroundReader(read, None, _STORE_PERIOD_S, self._clock)
+        return await self._store.content()
+
+
+def _ask_store(socket: Path | None) -> Mapping[str, Any]:
+    try:
+        stats: Mapping[str, Any] = ask("stats", socket_path=socket, timeout_s=_STORE_TIMEOUT_S)
+    except (StoreError, OSError) as error:
+        return {"error": str(error)}
+    return stats
 
 
 def _store_socket(report: Report) -> str | None:
@@ -117,8 +101,3 @@ def _store_socket(report: Report) -> str | None:
 
 def _has_energy(report: Report) -> bool:
     return bool((report.get("profile") or {}).get("energy_mj"))
-
-
-def _event(name: str, content: Any) -> bytes:
-    data = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
-    return b"event: %b\ndata: %b\n\n" % (name.encode(), data)

@@ -2,8 +2,8 @@
 
 import asyncio
 import pickle
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Generic, TypeVar
 
 from pydantic import Field
 
@@ -24,16 +24,6 @@ MAX_WAITING = 8
 Call = tuple[str, tuple[Any, ...], dict[str, Any]]
 
 
-class Planning(Protocol):
-    """Converts the what-if questions of a service to calls."""
-
-    def calls(self, content: Any) -> dict[str, Call]:
-        """Return the planning call of each scenario of a question, in JSON types.
-
-        `InvalidInputError` if the question is not valid, `RequestError` if there is no such model.
-        """
-
-
 class Scenario(StrictModel):
     """An SLA, a load, and the prices of replicas and energy."""
 
@@ -50,43 +40,35 @@ class Scenario(StrictModel):
     replica_price: float = Field(default=0.0, ge=0, le=1e6)
 
 
-class Question(StrictModel):
+Asked = TypeVar("Asked", bound=StrictModel)
+
+
+class Question(StrictModel, Generic[Asked]):
     """The present scenario and an alternative."""
 
-    now: Scenario
-    then: Scenario
+    now: Asked
+    then: Asked
     #: Name of the model; None: the deployment's own.
     model: str | None = None
 
+    def calls(self, function: str, *arguments: Any) -> dict[str, Call]:
+        """Return calls of a function of these arguments with each scenario's values."""
+        scenarios = (("now", self.now), ("then", self.then))
+        return {name: (function, arguments, one.model_dump()) for name, one in scenarios}
 
-class ModelPlanning:
-    """Plan the replicas of a model with this replica's current profile and delays."""
 
-    def __init__(self, reports: Callable[[], Sequence[Mapping[str, Any]]]) -> None:
-        self._reports = reports
+def calls_for_model(reports: Sequence[Mapping[str, Any]], content: Any) -> dict[str, Call]:
+    """Return calls that plan the replicas of a model with its current profile and delays.
 
-    def calls(self, content: Any) -> dict[str, Call]:
-        """Return the planning calls of both scenarios; see `Planning.calls`."""
-        question = validate(Question, content)
-        report = self._report_of(question.model)
-        replica = Profile.from_dict(report["profile"]), TryDelays(**report["try_delays"])
-        return {
-            name: (
-                "deployments.console.replica_plan:plan",
-                replica,
-                scenario.model_dump(),
-            )
-            for name, scenario in (("now", question.now), ("then", question.then))
-        }
-
-    def _report_of(self, model: str | None) -> Mapping[str, Any]:
-        reports = self._reports()
-        if model is None:
-            return reports[0]
-        for report in reports:
-            if report["model"] == model:
-                return report
-        raise NotFoundError(f"there is no model {model!r:.100}")
+    `InvalidInputError` if the question is not valid, `NotFoundError` if there is no such model.
+    """
+    question = validate(Question[Scenario], content)
+    for report in reports:
+        if question.model in (None, report["model"]):
+            profile = Profile.from_dict(report["profile"])
+            delays = TryDelays(**report["try_delays"])
+            return question.calls("deployments.console.replica_plan:plan", profile, delays)
+    raise NotFoundError(f"there is no model {question.model!r:.100}")
 
 
 class Planner:

@@ -18,7 +18,7 @@ from deployments.access.control import DENIALS, OPERATIONS, scope_of
 from deployments.access.web_pages import is_foreign
 from deployments.batcher.rejections import FULL, TOO_LATE
 from deployments.config.user_config import Scope
-from deployments.console.planner import ModelPlanning, Planning
+from deployments.console.planner import Call, calls_for_model
 from deployments.errors import BusyError, DeadlineError, RequestError, UnauthorizedError
 from deployments.haproxy.refusals import (
     LIMIT_HEADER,
@@ -124,7 +124,7 @@ class InferenceApp:
     ) -> None:
         self.service = service
         self.console = Console(
-            *(self.reports, autoscaler, replica or f"process {os.getpid()}", self.planning())
+            *(self.reports, autoscaler, replica or f"process {os.getpid()}", self.planning)
         )
         self.infer_path = f"/v2/models/{service.model_name}/infer"
         self.outcomes = Outcomes(service.model_name)
@@ -166,9 +166,9 @@ class InferenceApp:
         """Return what ``GET /sojourn/policy`` tells of each model, the first model's first."""
         return [self.service.explain()]
 
-    def planning(self) -> Planning:
-        """Return what answers the console's what-if questions."""
-        return ModelPlanning(self.reports)
+    def planning(self, content: Any) -> dict[str, Call]:
+        """Return the planner's calls for a what-if question; errors as of `calls_for_model`."""
+        return calls_for_model(self.reports(), content)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
         """Answer one HTTP request, or the server's lifespan events."""

@@ -11,7 +11,7 @@ from starlette.types import Receive, Send
 
 from autoscaler.worker import WorkerError
 from deployments.console.feed import PERIOD_S, Feed, Report
-from deployments.console.planner import Planner, Planning
+from deployments.console.planner import Call, Planner
 from deployments.console.static_files import PAGE, static_file
 from deployments.errors import BadRequestError, BusyError, ModelError
 from deployments.http.answers import Answer, check_method, json_answer
@@ -31,14 +31,17 @@ _MAX_BODY_BYTES = 16 << 10
 
 
 class Console:
-    """The console of one replica; `reports` and `autoscaler` are those of its `Feed`."""
+    """The console of one replica; `reports` and `autoscaler` are those of its `Feed`.
+
+    `planning` returns the planner's calls for the content of a what-if question.
+    """
 
     def __init__(
         self,
         reports: Callable[[], Sequence[Report]],
         autoscaler: Callable[[], Awaitable[Report]],
         replica: str,
-        planning: Planning,
+        planning: Callable[[Any], Mapping[str, Call]],
     ) -> None:
         self._feed = Feed(reports, autoscaler, replica)
         self._planning = planning
@@ -74,7 +77,7 @@ class Console:
 
     async def _plan(self, body: bytes) -> dict[str, Any]:
         try:
-            calls = self._planning.calls(orjson.loads(body))
+            calls = self._planning(orjson.loads(body))
         except orjson.JSONDecodeError as error:
             raise BadRequestError(f"the body is not JSON: {error}") from None
         except InvalidInputError as error:
@@ -99,7 +102,7 @@ class Console:
         self.streams += 1
         left = asyncio.create_task(_until_left(receive))
         try:
-            event, log_sent = await self._feed.next(0)
+            event = await self._feed.next()
             await send(
                 {
                     "type": "http.response.start",
@@ -118,7 +121,7 @@ class Console:
                         await send({"type": "http.response.body", "body": event, "more_body": True})
                     if (await asyncio.wait([left], timeout=PERIOD_S))[0] or not may_go_on():
                         break
-                    event, log_sent = await self._feed.next(log_sent)
+                    event = await self._feed.next()
                 await send({"type": "http.response.body", "body": b""})
             except TimeoutError:
                 logger.info("a console that reads nothing has lost its stream")

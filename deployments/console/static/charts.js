@@ -3,6 +3,8 @@
 import { clock, draw, make, number } from "./format.js";
 
 const MARGIN = { top: 8, right: 12, bottom: 22, left: 48 };
+// Reports come each second.
+const GAP_S = 5;
 
 function ticks(low, high, most = 4) {
   const span = Math.max(high - low, 1e-9);
@@ -60,7 +62,7 @@ class Chart {
 }
 
 // Series over the last minutes. `series`: name, color, points [[timeS, value or null], …], and optionally dash,
-// step, area. `limits`: value and text of lines across.
+// step, area, and gapS, the longest time between two points that belong together. `limits`: value and text of lines across.
 export class TimeChart extends Chart {
   constructor(host, label, { unit = "", windowS = 300, whole = false } = {}) {
     super(host, label);
@@ -100,7 +102,9 @@ export class TimeChart extends Chart {
     const { series, limits = [], nowS } = this.latest;
     this.frame();
     const x = (timeS) => this.right - ((nowS - timeS) / this.windowS) * (this.right - this.left);
-    const shown = series.map((one) => ({ ...one, points: visible(one.points, nowS - this.windowS, one.step, nowS) }));
+    const shown = series.map((one) => ({
+      gapS: one.step ? Infinity : GAP_S, ...one, points: visible(one.points, nowS - this.windowS, one.step, nowS),
+    }));
     const values = [...limits.map(({ value }) => value), ...shown.flatMap(({ points }) => points.map(([, v]) => v))];
     const highest = Math.max(...values.filter(Number.isFinite), 0) || 1;
     const top = this.whole ? Math.max(2, highest + 0.5) : 1.12 * highest;
@@ -125,15 +129,19 @@ export class TimeChart extends Chart {
     this.words(shown, at ?? nowS, at !== null);
   }
 
-  line({ points, color, dash, step, area }, x, y) {
-    // A value that is missing ends a piece of the line.
-    const pieces = [[]];
+  line({ points, color, dash, step, area, gapS }, x, y) {
+    // A missing value, or a gap in time, ends a piece of the line.
+    const pieces = [];
+    let lastS = null;
     for (const [timeS, value] of points) {
-      if (Number.isFinite(value)) pieces.at(-1).push([x(timeS).toFixed(1), y(value).toFixed(1)]);
-      else if (pieces.at(-1).length) pieces.push([]);
+      const isKnown = Number.isFinite(value);
+      if (isKnown && (lastS === null || timeS - lastS > gapS)) pieces.push([]);
+      if (isKnown) pieces.at(-1).push([x(timeS).toFixed(1), y(value).toFixed(1)]);
+      lastS = isKnown ? timeS : null;
     }
-    const paths = pieces.filter((piece) => piece.length).map((piece) => ({
-      piece, d: piece.map(([px, py], index) => (index === 0 ? `M${px} ${py}` : step ? `H${px}V${py}` : `L${px} ${py}`)).join(""),
+    const paths = pieces.map((piece) => ({
+      // A piece of one point is a dot.
+      piece, d: piece.map(([px, py], index) => (index === 0 ? `M${px} ${py}h0` : step ? `H${px}V${py}` : `L${px} ${py}`)).join(""),
     }));
     if (!paths.length) return;
     if (area) {
@@ -149,12 +157,12 @@ export class TimeChart extends Chart {
     const parts = series.map((one) => {
       const key = draw("svg", { viewBox: "0 0 20 10", "aria-hidden": "true" });
       key.append(draw("line", { x1: 0, x2: 20, y1: 5, y2: 5, stroke: one.color, "stroke-width": 3, "stroke-dasharray": one.dash }));
-      const value = valueAt(one.points, timeS);
+      const value = valueAt(one, timeS);
       return make("span", {}, key, `${one.name} `, make("b", {}, `${number(value)}${value === null ? "" : this.unit}`));
     });
     if (isCursor) parts.unshift(make("span", {}, clock(timeS)));
     this.legend.replaceChildren(...parts);
-    const now = series.map((one) => `${one.name} ${number(valueAt(one.points, timeS))}${this.unit}`).join(", ");
+    const now = series.map((one) => `${one.name} ${number(valueAt(one, timeS))}${this.unit}`).join(", ");
     this.svg.setAttribute("aria-label", `${this.label}: ${now}`);
   }
 }
@@ -169,11 +177,11 @@ function visible(points, sinceS, step, nowS) {
   return [...(before ? [[sinceS, before[1]]] : []), ...inside, ...(last ? [[nowS, last[1]]] : [])];
 }
 
-function valueAt(points, timeS) {
+function valueAt({ points, gapS }, timeS) {
   let found = null;
   for (const [at, value] of points) {
     if (at > timeS + 0.5) break;
-    found = Number.isFinite(value) && timeS - at < 150 ? value : null;
+    found = Number.isFinite(value) && timeS - at <= gapS ? value : null;
   }
   return found;
 }
@@ -191,7 +199,7 @@ export class BarChart extends Chart {
     this.bottom -= 14;
     const highest = Math.max(...shares.values(), 0);
     if (!highest) {
-      this.empty("no batch yet");
+      this.empty("no batch lately");
       return;
     }
     const top = 1.1 * highest;
@@ -220,6 +228,7 @@ export class BarChart extends Chart {
 const MARKS = {
   limit: ["at the control limit", "var(--ink)", (x, y) => draw("circle", { cx: x, cy: y, r: 4 })],
   max_wait: ["after the longest wait", "var(--orange)", (x, y) => draw("path", { d: `M${x} ${y - 5.5}L${x + 5.5} ${y}L${x} ${y + 5.5}L${x - 5.5} ${y}Z` })],
+  full: ["as a full batch", "var(--teal)", (x, y) => draw("rect", { x: x - 4, y: y - 4, width: 8, height: 8 })],
   other: ["for other reasons", "var(--faint)", (x, y) => draw("path", { d: `M${x} ${y - 5}L${x + 5} ${y + 4}H${x - 5}Z` })],
 };
 const ROWS = 14;
@@ -268,7 +277,7 @@ export class PolicyChart extends Chart {
     this.text((this.left + this.right) / 2, this.height - 3, "requests that wait", { "text-anchor": "middle" });
     if (controlLimit > 2) {
       const wide = (controlLimit - 1) * width;
-      if (wide > 40) this.text(this.left + wide / 2, (y(waits || topMs) + this.bottom) / 2 + 4, "wait", { class: "strong", "text-anchor": "middle" });
+      if (wide > 40 && this.bottom - y(waits || topMs) > 16) this.text(this.left + wide / 2, (y(waits || topMs) + this.bottom) / 2 + 4, "wait", { class: "strong", "text-anchor": "middle" });
     }
     const startX = controlLimit <= lengths ? (x(controlLimit) - width / 2 + this.right) / 2 : (this.left + this.right) / 2;
     this.text(startX, (this.top + y(waits || topMs)) / 2 + 4, "start", { class: "strong", "text-anchor": "middle" });

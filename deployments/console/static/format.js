@@ -2,9 +2,7 @@
 
 export function number(value, digits = 3) {
   if (value === null || value === undefined || !Number.isFinite(value)) return "–";
-  if (value !== 0 && Math.abs(value) < 1e-3) return value.toExponential(1);
-  const rounded = Number(value.toPrecision(digits));
-  return rounded.toLocaleString("en", { maximumFractionDigits: 6 });
+  return Number(value.toPrecision(digits)).toLocaleString("en", { maximumFractionDigits: 4 });
 }
 
 export function percent(share, digits = 2) {

@@ -20,7 +20,7 @@ export function request(path, options = {}) {
   return fetch(new URL(path, document.baseURI), { ...options, headers, cache: "no-store" });
 }
 
-// Calls `onEvent(name, content)` for each event, `onLost(reason)` after a while without a stream (with the
+// Calls `onEvent(content)` for each event, `onLost(reason)` after a while without a stream (with the
 // service's message or null), and `onDenied(message)`, which resolves once there is another token.
 export class Stream {
   constructor({ onEvent, onLost, onDenied }) {
@@ -110,7 +110,6 @@ export class Stream {
   }
 
   emit(part) {
-    const fields = Object.fromEntries(part.split("\n").map((line) => line.split(/: (.*)/s, 2)));
-    this.onEvent(fields.event, JSON.parse(fields.data));
+    this.onEvent(JSON.parse(part.slice("data: ".length)));
   }
 }

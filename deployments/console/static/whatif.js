@@ -6,7 +6,6 @@ import { request } from "./stream.js";
 const PERCENTILES = [50, 75, 90, 95, 97.5, 98, 99, 99.5, 99.9, 99.95, 99.99];
 const STEPS = 100;
 const RETRY_MS = 600;
-const MOST_BOXES = 40;
 
 // Sliders move by factors: up to `factor` times the present, and down to its inverse.
 const around = (factor) => ({
@@ -25,8 +24,7 @@ const nearest = (value) => PERCENTILES.reduce((best, one, index) =>
 const FIELDS = [
   { key: "response_time_ms", label: "Response time", unit: "ms", min: 0.01, scale: around(5) },
   { key: "percentile", label: "Percentile", unit: "%", min: 1.01, max: 99.999, scale: { max: PERCENTILES.length - 1, to: nearest, from: (position) => PERCENTILES[position] } },
-  { key: "arrival_rate_per_s", label: "Load of the fleet", unit: "/s", min: 0.001, scale: around(10), when: (now) => !now.pipeline },
-  { key: "arrival_rate_per_s", label: "Load of this replica", unit: "/s", min: 0.001, scale: around(10), when: (now) => now.pipeline },
+  { key: "arrival_rate_per_s", label: "Load", unit: "/s", min: 0.001, scale: around(10) },
   { key: "burst_factor", label: "Burst factor", unit: "×", min: 1, scale: linear(1, 5, 0.05), when: (now) => !now.pipeline },
   { key: "margin", label: "Margin on the load", unit: "×", min: 1, scale: linear(1, 5, 0.05), when: (now) => now.pipeline },
   { key: "energy_weight", label: "Energy weight", unit: "", min: 0, scale: linear(0, 5, 0.05), when: (now) => now.energy_weight !== null && !now.pipeline },
@@ -47,7 +45,6 @@ export class WhatIf {
     this.inputs = new Map();
     this.form.addEventListener("submit", (event) => event.preventDefault());
     byId("reset").addEventListener("click", () => this.reset());
-    byId("copy").addEventListener("click", () => this.copy());
     // The planner starts when this section becomes visible, not with the page.
     new IntersectionObserver((entries) => {
       this.inView = entries.some((entry) => entry.isIntersecting);
@@ -65,7 +62,7 @@ export class WhatIf {
     }
     if (this.touched || this.busy) return;
     const moved = !this.now || Math.abs(now.arrival_rate_per_s / this.now.arrival_rate_per_s - 1) > 0.1
-      || this.now.hasLoad !== now.hasLoad || FIELDS.some(({ key }) => key !== "arrival_rate_per_s" && now[key] !== this.now[key]);
+      || this.now.loadIs !== now.loadIs || FIELDS.some(({ key }) => key !== "arrival_rate_per_s" && now[key] !== this.now[key]);
     if (!moved) return;
     const first = !this.now || this.now.hasEnergy !== now.hasEnergy || this.now.pipeline !== now.pipeline;
     this.now = { ...now, arrival_rate_per_s: Number(now.arrival_rate_per_s.toPrecision(3)) };
@@ -183,7 +180,6 @@ export class WhatIf {
   }
 
   answered({ now, then }) {
-    const counted = this.now.pipeline ? "workers" : "replicas";
     const rows = [
       ["Workers", (one) => one.workers, (value) => number(value)],
       ["Replicas", (one) => one.replicas, (value) => number(value)],
@@ -197,9 +193,9 @@ export class WhatIf {
       const is = Number.isFinite(get(then)) ? format(get(then)) : "–";
       return make("tr", {}, make("th", { scope: "row" }, name), make("td", { class: "was" }, was), make("td", {}, is, delta(get(now), get(then))));
     });
-    const head = make("tr", {}, make("td"), make("th", { scope: "col" }, `${this.now.hasLoad ? "now" : "without load now"}, ${number(this.now.arrival_rate_per_s)}/s`), make("th", { scope: "col" }, `what if, ${number(this.then.arrival_rate_per_s)}/s`));
+    const head = make("tr", {}, make("td"), make("th", { scope: "col" }, `${this.now.loadIs}, ${number(this.now.arrival_rate_per_s)}/s`), make("th", { scope: "col" }, `what if, ${number(this.then.arrival_rate_per_s)}/s`));
     byId("answers").replaceChildren(
-      boxes(now[counted], then[counted]), make("table", {}, make("thead", {}, head), make("tbody", {}, ...cells)),
+      make("table", {}, make("thead", {}, head), make("tbody", {}, ...cells)),
       ...(then.stages ? [stages(now, then)] : []),
     );
     this.tell(then.error ?? (then.stages ? inWords(then, this.then) : sentence(then, this.then)), Boolean(then.error));
@@ -225,19 +221,6 @@ export class WhatIf {
     }
     say(byId("yaml"), lines.join("\n"));
   }
-
-  async copy() {
-    const button = byId("copy");
-    try {
-      await navigator.clipboard.writeText(byId("yaml").textContent);
-      button.textContent = "Copied";
-    } catch {
-      // Without HTTPS the clipboard is closed to pages: select the lines instead.
-      getSelection().selectAllChildren(byId("yaml"));
-      button.textContent = "Selected";
-    }
-    setTimeout(() => (button.textContent = "Copy"), 1500);
-  }
 }
 
 function delta(was, is) {
@@ -245,18 +228,6 @@ function delta(was, is) {
   const change = is / was - 1;
   if (Math.abs(change) < 5e-4) return null;
   return make("span", { class: "delta" }, `${change > 0 ? "+" : "−"}${number(100 * Math.abs(change), 2)}%`);
-}
-
-function boxes(now, then) {
-  const row = make("div", { class: "boxes", "aria-hidden": "true" });
-  if (!Number.isFinite(now) || !Number.isFinite(then)) return row;
-  const most = Math.max(now, then);
-  if (most <= 1) return row;
-  for (let index = 0; index < Math.min(most, MOST_BOXES); index += 1) {
-    row.append(make("span", { class: index >= then ? "box gone" : index >= now ? "box new" : "box" }));
-  }
-  if (most > MOST_BOXES) row.append(make("span", { class: "rest" }, `and ${most - MOST_BOXES} more`));
-  return row;
 }
 
 // The stages of a pipeline in the present plan and in the requested one.

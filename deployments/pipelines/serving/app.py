@@ -4,7 +4,7 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from deployments.console.planner import Planning
+from deployments.console.planner import Call
 from deployments.http.answers import Answer, json_answer
 from deployments.http.app import InferenceApp
 from deployments.pipelines.serving.metrics import OUTCOMES, measured_ms, metrics_text
@@ -23,8 +23,8 @@ class PipelineApp(InferenceApp):
         service = self._pipeline_service
         return [{**service.explain(), "pipeline": describe(service)}]
 
-    def planning(self) -> Planning:
-        return self._pipeline_service.planning
+    def planning(self, content: Any) -> dict[str, Call]:
+        return self._pipeline_service.planning.calls(content)
 
     async def _decisions(self) -> Mapping[str, Any]:
         autoscaler = self._pipeline_service.autoscaler

@@ -8,7 +8,7 @@ import numpy as np
 from pydantic import Field
 
 from deployments.config.validation import StrictModel, validate
-from deployments.console.planner import Call
+from deployments.console.planner import Call, Question
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from policy.objective import ServiceLevelObjective
 
@@ -28,13 +28,6 @@ class PipelineScenario(StrictModel):
     margin: float = Field(default=1.0, ge=1, le=1e3)
 
 
-class PipelineQuestion(StrictModel):
-    now: PipelineScenario
-    then: PipelineScenario
-    #: Name of the pipeline; it is the only one.
-    model: str | None = None
-
-
 class PipelinePlanning:
     def __init__(
         self,
@@ -45,17 +38,10 @@ class PipelinePlanning:
         self._steps, self._costs, self._stages = steps, costs, stages
 
     def calls(self, content: Any) -> dict[str, Call]:
-        question = validate(PipelineQuestion, content)
+        question = validate(Question[PipelineScenario], content)
         current = {stage.name: stage for stage in self._stages()}
         steps = without_code([*self._steps], current)
-        return {
-            name: (
-                "deployments.pipelines.serving.planning:plan",
-                (steps, self._costs),
-                scenario.model_dump(),
-            )
-            for name, scenario in (("now", question.now), ("then", question.then))
-        }
+        return question.calls("deployments.pipelines.serving.planning:plan", steps, self._costs)
 
 
 def without_code(

@@ -4,7 +4,6 @@ import json
 import httpx
 import pytest
 
-from deployments.console.planner import ModelPlanning
 from deployments.errors import BusyError
 from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
@@ -92,7 +91,7 @@ class Client:
 
     @property
     def events(self):
-        return sum(b"event: state" in message.get("body", b"") for message in self.sent)
+        return sum(b"data: " in message.get("body", b"") for message in self.sent)
 
 
 async def no_decisions():
@@ -105,7 +104,7 @@ class Streams:
     def __init__(self):
         self.reports = 0
         self.may_go_on = True
-        self.console = Console(self._reports, no_decisions, "r", ModelPlanning(self._reports))
+        self.console = Console(self._reports, no_decisions, "r", planning=dict)
         # Its clock is the loop's.
         self.console._feed._clock = asyncio.get_running_loop().time
 

@@ -117,8 +117,9 @@ def browsing(folder: Path) -> Iterator[Page]:
 
         # It listens before it has made its first page.
         assert wait_for(has_a_page)
-        (target,) = pages
-        with connect(target["webSocketDebuggerUrl"], max_size=None) as connection:
+        address = pages[0]["webSocketDebuggerUrl"]
+        # Its pings are not answered while nobody reads the page's events.
+        with connect(address, max_size=None, ping_interval=None) as connection:
             yield Page(connection)
     finally:
         process.terminate()
