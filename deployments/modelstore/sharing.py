@@ -13,6 +13,7 @@ import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial, wraps
 from pathlib import Path
 from typing import Any
@@ -28,6 +29,7 @@ from deployments.modelstore.tensors import map_file
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Sharing:
     """One use of `shared_weights`.
 
@@ -35,10 +37,9 @@ class Sharing:
     or still in the ``file``.
     """
 
-    def __init__(self, socket_path: Path | None) -> None:
-        self.socket_path = socket_path
-        self.file: str | None = None
-        self.found_in: str | None = None
+    socket_path: Path | None
+    file: str | None = None
+    found_in: str | None = None
 
 
 _lock = threading.Lock()

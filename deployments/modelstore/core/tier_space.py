@@ -13,7 +13,6 @@ from deployments.modelstore.names import Blob, Manifest
 class Entry:
     """A blob in a tier. Its room is reserved when the copy into the tier is ordered."""
 
-    blob: Blob
     #: Whether all of its bytes are there.
     resident: bool = False
     #: Holders, and opens that wait, which need it in this tier.
@@ -43,20 +42,18 @@ class TierSpace:
 
     def holds(self, manifest: Manifest) -> bool:
         """Return whether a whole model is here."""
-        entries = map(self.get, manifest.blobs)
-        return all(entry is not None and entry.resident for entry in entries)
+        return all(blob in self.entries and self.entries[blob].resident for blob in manifest.blobs)
 
     def resident_bytes(self, manifest: Manifest) -> int:
-        entries = map(self.get, manifest.blobs)
-        return sum(entry.blob.size_bytes for entry in entries if entry and entry.resident)
+        entries = ((blob, self.get(blob)) for blob in manifest.blobs)
+        return sum(blob.size_bytes for blob, entry in entries if entry and entry.resident)
 
     def room_bytes(self, blobs: Iterable[Blob]) -> int:
         return sum(-(-blob.size_bytes // self._page_bytes) * self._page_bytes for blob in blobs)
 
-    def add(self, blob: Blob) -> Entry:
-        entry = self.entries[blob] = Entry(blob)
+    def add(self, blob: Blob) -> None:
+        self.entries[blob] = Entry()
         self.used_bytes += self.room_bytes([blob])
-        return entry
 
     def remove(self, blob: Blob) -> None:
         del self.entries[blob]
@@ -67,8 +64,8 @@ class TierSpace:
 
     def idle(self, keep: Collection[Blob] = ()) -> list[Blob]:
         """Return the blobs that may be evicted, but for `keep`; the least recently used first."""
-        idle = [entry for blob, entry in self.entries.items() if entry.idle and blob not in keep]
-        return [entry.blob for entry in sorted(idle, key=lambda entry: entry.last_use)]
+        idle = [blob for blob, entry in self.entries.items() if entry.idle and blob not in keep]
+        return sorted(idle, key=lambda blob: self.entries[blob].last_use)
 
     def unsettled(self) -> bool:
         """Return whether a copy into or out of this tier is running or queued."""
