@@ -260,19 +260,8 @@ class Scenario:
 
 # Profiles and service models are hashed by identity, so runs on the same profile share solved
 # tables.
-@lru_cache(maxsize=32)
-def _serial(profile: Profile) -> Profile:
-    return profile.serial()
-
-
-@lru_cache(maxsize=32)
-def _service(
-    profile: Profile,
-    objective: ServiceLevelObjective,
-    delays: TryDelays,
-    settings: BatchingSettings,
-) -> ServiceModel:
-    return service_model(profile, objective, delays, settings)
+_serial = lru_cache(maxsize=32)(Profile.serial)
+_service = lru_cache(maxsize=32)(service_model)
 
 
 @lru_cache(maxsize=32)

@@ -7,7 +7,6 @@ from itertools import cycle
 import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator, NullLocator
 from numpy.typing import NDArray
 
@@ -174,12 +173,8 @@ def _time_axis(axes: Axes, seconds: int, unit: str) -> None:
 def _add_legend_entry(axes: Axes, text: str, color: str) -> None:
     """Add a name in its color to the legend, which stands above the axes without a box."""
     axes.plot([], [], "s", color=color, label=text)
-    longest = max(len(str(line.get_label())) for line in axes.lines if _is_named(line))
+    longest = max(map(len, axes.get_legend_handles_labels()[1]))
     axes.legend(
         loc="lower left", bbox_to_anchor=(0, 0.99), ncols=max(1, int(120 / (longest + 6))),
         borderpad=0, handletextpad=0.2, columnspacing=1.4, borderaxespad=0.2,
     )  # fmt: skip
-
-
-def _is_named(line: Line2D) -> bool:
-    return not str(line.get_label()).startswith("_")
