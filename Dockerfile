@@ -10,8 +10,8 @@ ARG TORCH_INDEX=https://download.pytorch.org/whl/cpu
 ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_ROOT_USER_ACTION=ignore
 
 # Install into the system's Python, because KubeRay starts `ray` in a login shell, which resets a PATH set here.
-# Install only what the service needs, at the versions of the lock and with the hashes of requirements.hashes; torch comes
-# from its own index, which has a build for each kind of device, and takes CUDA's packages from there.
+# Install what serving and load tests need, at the versions of the lock and with the hashes of requirements.hashes; torch
+# comes from its own index, which has a build for each kind of device, and takes CUDA's packages from there.
 WORKDIR /opt/sojourn
 COPY requirements.lock requirements.hashes pyproject.toml ./
 RUN pip install --only-binary=:all: --no-deps --require-hashes --requirement requirements.hashes \
