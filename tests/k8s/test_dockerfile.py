@@ -1,15 +1,23 @@
-"""The Dockerfile copies files that exist, at the project's versions. `scripts/image` builds it."""
+"""The Dockerfile copies files that exist, at the project's versions. `scripts/image` builds it.
+
+compose.yaml runs what is in the image.
+"""
 
 import re
 import tomllib
 from fnmatch import fnmatch
+from pathlib import Path
 
+import yaml
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
+from deployments.local.service import STOP_TIMEOUT_S
+from sojourn.commands import loadtest, serve
 from tests.support.readme import ROOT
 
 DOCKERFILE = (ROOT / "Dockerfile").read_text()
+COMPOSE = yaml.safe_load((ROOT / "compose.yaml").read_text())["services"]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 
 
@@ -52,3 +60,24 @@ def test_each_package_but_torch_is_installed_at_its_locked_version_by_its_hash()
         needed += PROJECT["project"]["optional-dependencies"][extra]
     names = {canonicalize_name(Requirement(pin).name) for pin in needed}
     assert names - {"sojourn"} <= {name for name, _ in locked}
+
+
+def test_compose_serves_to_this_machine_alone_and_a_load_test_beside_it_finds_the_service():
+    service, load_test = COMPOSE["sojourn"], COMPOSE["loadtest"]
+    assert service["image"] == load_test["image"] == f"sojourn:{PROJECT['project']['version']}"
+    program, name, *options = service["command"]
+    assert [program, name] == ["sojourn", "serve"]
+    served = serve.command.make_context(name, options).params
+    assert (served["host"], served["port"], served["insecure"]) == ("0.0.0.0", None, True)
+    (folder,) = service["volumes"]
+    home = lines("WORKDIR")[-1]
+    config = Path(served["config"])
+    assert folder == f"./{config.parent}:{home}/{config.parent}:ro"
+    port = yaml.safe_load((ROOT / config).read_text())["http_options"]["port"]
+    assert service["ports"] == [f"127.0.0.1:{port}:{port}"]
+    assert f"'http://127.0.0.1:{port}/v2/health/ready'" in service["healthcheck"]["test"][-1]
+    assert load_test["network_mode"] == "service:sojourn"
+    assert load_test["entrypoint"] == ["sojourn", "loadtest"]
+    sent = loadtest.command.make_context("loadtest", load_test["command"]).params
+    assert sent["url"] == f"http://127.0.0.1:{port}"
+    assert int(service["stop_grace_period"].removesuffix("s")) > STOP_TIMEOUT_S
