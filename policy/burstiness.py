@@ -24,10 +24,7 @@ _MARGIN = 1.2
 class DispersionMeter:
     """Estimates the mean and the index of dispersion of counts in successive equal windows.
 
-    Parameters
-    ----------
-    memory : float
-        Windows after which a count keeps 1/e of its weight; at least 2.
+    After `memory` windows, at least 2, a count keeps 1/e of its weight.
     """
 
     def __init__(self, memory: float = 200.0) -> None:

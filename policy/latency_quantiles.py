@@ -102,12 +102,8 @@ class LatencyQuantiles:
 
         Between the quantiles, the logarithm of the ratio is interpolated by a monotone cubic over
         the standard normal variable of the same rank, in which a log-normal distribution is a
-        straight line; beyond them it goes on straight.
-
-        Returns
-        -------
-        weights : ndarray of float, shape (points,)
-            They sum to 1.
+        straight line; beyond them it goes on straight. Returns the ratios, shape (max_batch_size,
+        points), and their weights, which sum to 1.
         """
         # Importing these takes a while, and most profiles have no quantiles.
         from scipy.interpolate import PchipInterpolator

@@ -19,14 +19,8 @@ MIN_WAIT_S, MAX_WAIT_S = 4.0, 300.0
 def next_wait_s(wait_s: float, answered: float, refused: float, elapsed_s: float) -> float:
     """Return the wait of who joins the line now, in seconds.
 
-    Parameters
-    ----------
-    wait_s : float
-        The wait `elapsed_s` ago.
-    answered, refused : float
-        Requests since then, returns included.
-    elapsed_s : float
-        Seconds.
+    `elapsed_s` ago it was `wait_s`. `answered` and `refused` are the requests since then, returns
+    included.
     """
     if answered:
         wait_s += elapsed_s * (refused / (RETURN_SHARE * answered) - 1)

@@ -53,10 +53,7 @@ class BatchingSettings:
     def policy_objective(self, profile: Profile, sla: ServiceLevelObjective) -> Objective:
         """Return what the policy table of a profile is solved for.
 
-        Raises
-        ------
-        InvalidInputError
-            The table in the settings was solved for another SLA.
+        `InvalidInputError`: the table in the settings was solved for another SLA.
         """
         within = sla.times(_BATCHING_SHARE)
         if self.table is not None:
@@ -141,10 +138,7 @@ class ServiceModel:
     def curve(self) -> LoadLatenessCurve:
         """The load–lateness curve of a replica.
 
-        Raises
-        ------
-        InfeasibleError
-            The SLA is out of reach; the message says what is in reach.
+        `InfeasibleError`: the SLA is out of reach; the message says what is in reach.
         """
         return self.curve_of(self.policies.lookup, self.search_sizes)
 

@@ -75,10 +75,7 @@ async def apply_user_config(
 ) -> None:
     """Apply a `user_config`, or say why not, and use the last good one.
 
-    Raises
-    ------
-    SojournError
-        It is invalid, the replica has no earlier one, and its deployment no other.
+    `SojournError`: it is invalid, the replica has no earlier one, and its deployment no other.
     """
     try:
         proven = await service.configure(parse(content))

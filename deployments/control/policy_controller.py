@@ -48,11 +48,7 @@ class PolicyController:
     A `PolicySolver` solves the policy table, `ModelCorrections` adjusts the model to
     observations, and `ResponseTimePercentiles` measures and predicts response times. `on_change` is
     called after the core got another policy or other limits, because a batch may now be due.
-
-    Raises
-    ------
-    InfeasibleError
-        The SLA allows less time than a batch of one takes.
+    `InfeasibleError`: the SLA allows less time than a batch of one takes.
     """
 
     def __init__(
@@ -112,10 +108,8 @@ class PolicyController:
     def configure(self, user_config: UserConfig) -> None:
         """Apply a changed configuration: its limits at once, its policy once it is solved.
 
-        Raises
-        ------
-        InfeasibleError
-            The SLA allows less time than a batch of one takes. The old configuration stays.
+        `InfeasibleError`: the SLA allows less time than a batch of one takes; the old configuration
+        stays.
         """
         service = user_config.service_model(self.profile)
         _first_table(service)

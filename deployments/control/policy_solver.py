@@ -109,11 +109,7 @@ def work_conserving_table(profile: Profile, objective: Objective) -> PolicyTable
 
     It is in force until a better one is solved. Behind an event loop of its own, it waits for as
     many as leave the event loop some time, at rates at which smaller batches would not.
-
-    Raises
-    ------
-    InfeasibleError
-        The objective leaves less time than a batch of one takes.
+    `InfeasibleError`: the objective leaves less time than a batch of one takes.
     """
     shortest_ms = float(profile.latency_ms[0])
     if isinstance(objective, ServiceLevelObjective) and objective.response_time_ms < shortest_ms:
@@ -134,14 +130,8 @@ async def solve_in_worker(worker: WorkerProcess, request: SolveRequest) -> Solve
     """Return the solution of `request`, from the cache or newly solved.
 
     The curve is None if no arrival rate meets the SLA, the power table if there is no ceiling.
-    Cancelling kills the worker.
-
-    Raises
-    ------
-    InvalidInputError, InfeasibleError
-        The table has no solution; the message says why.
-    WorkerError
-        The worker failed. It may succeed next time.
+    Cancelling kills the worker. `InvalidInputError`, `InfeasibleError`: the table has no solution;
+    the message says why. `WorkerError`: the worker failed, and may succeed next time.
     """
     cache = await asyncio.to_thread(lambda: SolveCache(cache_folder()))
 

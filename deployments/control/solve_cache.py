@@ -54,10 +54,7 @@ class SolveCache:
     def store(self, name: str, content: Any) -> None:
         """Store a solution atomically, since another replica may be reading it; then make room.
 
-        Raises
-        ------
-        OSError
-            The file cannot be written.
+        `OSError`: the file cannot be written.
         """
         path = self.path(name)
         temporary = path.with_suffix(f".{os.getpid()}")

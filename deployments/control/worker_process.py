@@ -45,14 +45,9 @@ class WorkerProcess:
     async def ask(self, function: str, *arguments: Any, time_limit_s: float, **options: Any) -> Any:
         """Return the result of a function, ``module:name``. Cancelling kills the process.
 
-        It is also killed after the time limit, which pauses extend.
-
-        Raises
-        ------
-        SojournError
-            The function raised it, and would again.
-        WorkerError
-            The process did not start, died, took too long or failed. Another may do better.
+        It is also killed after the time limit, which pauses extend. A `SojournError` that the
+        function raised is raised again, and would be again. `WorkerError`: the process did not
+        start, died, took too long or failed; another may do better.
         """
         async with self._lock:
             process = self._started()

@@ -30,13 +30,9 @@ class ArrivalRate:
     is therefore no higher than a confidence bound from the recent requests; and after a pause of
     `LONGEST_PAUSE` mean gaps, no higher than one request in the time since the last one.
 
-    Attributes
-    ----------
-    weight : float
-        Rows counted, each weighing ``exp(-a / window)`` at the last arrival.
-    horizon_s : float
-        Requests are counted in stretches of at least this long, and those of the last two are
-        recent; assign the attribute to change it.
+    `weight` are the rows counted, each weighing ``exp(-a / window)`` at the last arrival. Requests
+    are counted in stretches of at least `horizon_s`, which may be assigned; those of the last two
+    are recent.
     """
 
     def __init__(self, window_s: float) -> None:

@@ -21,16 +21,12 @@ class FailedBatches:
 
     Each slice is in at most 2·log₂(largest batch) + 2 batches (5 if batches hold two rows), even if
     others fail: after log₂(largest batch) - 1 failures, only tests of the slice itself include it.
-
-    Attributes
-    ----------
-    queue_is_next : bool
-        Whether an ordinary batch that is due goes before the next test: the latest batch was a test
-        that took no rows of the queue along, or that failed.
     """
 
     def __init__(self, queue: RequestQueue) -> None:
         self.bisection = BatchBisection()
+        #: Whether an ordinary batch that is due goes before the next test: the latest batch was a
+        #: test that took no rows of the queue along, or that failed.
         self.queue_is_next = False
         self._testing = False
         self._queue = queue

@@ -23,14 +23,9 @@ def latest_start_s(
     """Return when a free device must start a batch at the latest.
 
     The batches of several kinds follow each other, so a kind's rows wait for the batches of those
-    that go before it.
-
-    Parameters
-    ----------
-    queue : RequestQueue
-        With fewer rows than `largest`, the size of the largest batch.
-    wait_ms, max_age_ms : float
-        The age of the oldest request, and of the oldest of each kind, at which a batch must start.
+    that go before it. The queue has fewer rows than `largest`, the size of the largest batch. A
+    batch must start when the oldest request has the age `wait_ms`, or the oldest of a kind
+    `max_age_ms`.
     """
     due_s = queue.oldest_arrival_s() + 1e-3 * wait_ms
     if not queue.has_several_kinds:

@@ -108,12 +108,7 @@ class Slice(NamedTuple):
 class Batch:
     """One batch for the device.
 
-    Attributes
-    ----------
-    slices : tuple of Slice
-        Its contents; the slices under test come first.
-    slices_under_test : int
-        Number of slices, from the first, that it tests; 0 for an ordinary batch.
+    Of its slices, it tests the first `slices_under_test`; none of an ordinary batch.
     """
 
     slices: tuple[Slice, ...]

@@ -33,12 +33,7 @@ class LuFactors:
     """The LU factors of a square matrix, to solve with it and with its transpose.
 
     The transpose is factored: the rows of I - P are diagonally dominant, so partial pivoting of
-    its transpose swaps none.
-
-    Parameters
-    ----------
-    matrix : ndarray of float, shape (n, n), C-contiguous
-        Overwritten.
+    its transpose swaps none. The matrix must be C-contiguous, and is overwritten.
     """
 
     def __init__(self, matrix: FloatArray) -> None:
@@ -54,10 +49,7 @@ class LuFactors:
 class ChainEquations:
     """The factored matrix M of a Markov chain (see the module's equations).
 
-    Parameters
-    ----------
-    generator : ndarray of float, shape (states, states), C-contiguous
-        I - P. Overwritten.
+    The generator I - P must be C-contiguous, and is overwritten.
     """
 
     def __init__(self, generator: FloatArray) -> None:
@@ -77,17 +69,9 @@ class ChainEquations:
 def stationary_with_tail(transitions: FloatArray, tail: float = 0.0) -> FloatArray:
     """Return the stationary probabilities of a chain whose far states fall geometrically.
 
-    Parameters
-    ----------
-    transitions : ndarray of float, shape (rows, states), rows >= states
-        Transition probabilities. Rows beyond `states` belong to the states beyond the last.
-    tail : float
-        Ratio of the probabilities of two successive states from the last on: at least 0, below 1.
-
-    Returns
-    -------
-    ndarray of float, shape (rows,)
-        They sum to 1 over the rows.
+    The transition probabilities have shape (rows, states), rows >= states: rows beyond `states`
+    belong to the states beyond the last. From the last state on, the ratio of the probabilities of
+    two successive ones is `tail`, at least 0 and below 1. The result, shape (rows,), sums to 1.
     """
     rows, count = transitions.shape
     beyond = tail ** np.arange(1, rows - count + 1)
@@ -109,12 +93,8 @@ def mixed_tail_decay(means: FloatArray, probabilities: FloatArray, batch_size: i
     If every batch takes :math:`b` requests and :math:`\mu < b` on average arrive meanwhile, the
     probability of a long queue falls by :math:`e^{-x}` from one length to the next, where
     :math:`x > 0` solves :math:`\ln \mathrm E\,e^{\mu (e^x - 1)} = b x` (Cramér and Lundberg's
-    adjustment coefficient).
-
-    Parameters
-    ----------
-    means, probabilities : ndarray of float, shape (n,)
-        Mean numbers of Poisson arrivals during each of the possible times of a batch.
+    adjustment coefficient). `means` are the mean numbers of Poisson arrivals during each of the
+    possible times of a batch, shape (n,).
     """
     logs = np.log(probabilities)
 

@@ -43,14 +43,9 @@ def _exponent_coefficients(length: int) -> FloatArray:
 
 
 def convolve(first: FloatArray, second: FloatArray) -> FloatArray:
-    """Convolve two arrays of non-negative numbers along their last axes.
+    """Convolve two arrays of non-negative numbers along their last axes; never negative.
 
     `scipy.signal.fftconvolve` does the same, but importing it takes longer than solving a policy.
-
-    Returns
-    -------
-    ndarray of float, shape (..., n + m - 1)
-        Never negative.
     """
     length = first.shape[-1] + second.shape[-1] - 1
     fast = fft.next_fast_len(length, real=True)

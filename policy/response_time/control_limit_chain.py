@@ -119,14 +119,8 @@ class ControlLimitQueue:
     ) -> FloatArray:
         """Return the probabilities that 0 to `count` - 1 requests wait behind one in the queue.
 
-        Parameters
-        ----------
-        residual_ms : ndarray of float, shape (n,)
-            The request arrived so long before the end of a batch.
-        full_batches : int
-            Full batches served since that end.
-        position : int
-            Its position in the queue now, from 1.
+        That one arrived `residual_ms`, shape (n,), before the end of a batch. Since then, so many
+        `full_batches` have been served, and it is now at a `position` in the queue, from 1.
         """
         later = self.arrival_rate * full_batches * self.full_batch_ms
         early = self.arrival_rate * np.asarray(residual_ms)

@@ -48,10 +48,8 @@ class ControlLimitResponse(ResponseTimeDistribution):
     def _arrivals_in_a_batch(self) -> tuple[Panels, FloatArray]:
         """Return the density of arrivals over the time that is left of their batch (9).
 
-        Returns
-        -------
-        arriving : ndarray, shape (blocks, nodes, max_batch_size)
-            Per start, by position in the queue: position ``k`` is ``[k // B, :, k % B]``, from 0.
+        It is per start, shape (blocks, nodes, max_batch_size), by position in the queue: position
+        ``k`` is ``[k // B, :, k % B]``, from 0.
         """
         chain, system = self._chain, self._system
         rate, size, d = system.arrival_rate, system.max_batch_size, system.max_wait_ms
@@ -113,11 +111,8 @@ class ControlLimitResponse(ResponseTimeDistribution):
     ) -> tuple[Panels, FloatArray]:
         """Count the requests whose batch starts at the very end of another (10), (11).
 
-        Returns
-        -------
-        timer_running : ndarray, shape (panels, order)
-            Density of the age of the oldest request at the end of a batch, where its timer still
-            runs. These wait, unless the control limit is reached.
+        Returns the density of the age of the oldest request at the end of a batch, shape (panels,
+        order), where its timer still runs. These wait, unless the control limit is reached.
         """
         system = self._system
         size, limit, d = system.max_batch_size, system.control_limit, system.max_wait_ms

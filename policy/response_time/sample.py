@@ -94,15 +94,7 @@ class Sample:
     coarse : bool
         Follow an eighth of the requests: for searches.
 
-    Attributes
-    ----------
-    size_probabilities : ndarray of float, shape (max_batch_size + 1,)
-        Fraction of the batches by their size, from 0 on.
-
-    Raises
-    ------
-    InfeasibleError
-        Event loop and device do not keep up with the arrivals, or hardly so.
+    `InfeasibleError`: event loop and device do not keep up with the arrivals, or hardly so.
     """
 
     def __init__(
@@ -240,6 +232,7 @@ class Sample:
         self._path_ends = np.minimum(np.maximum.accumulate(ends), ends.max())
         counts = weights @ batches
         starts = counts.sum()
+        #: Fraction of the batches by their size, from 0 on.
         self.size_probabilities: FloatArray = counts / starts
         self.served_per_start = float(self.size_probabilities @ np.arange(largest + 1))
         self.refused_per_start = float(weights @ refused / starts)

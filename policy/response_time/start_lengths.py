@@ -30,12 +30,8 @@ _LOG_TAIL = 32.0
 class StartLengths:
     """The stationary queue lengths at the starts of batches.
 
-    Attributes
-    ----------
-    probabilities : ndarray of float, shape (lengths,)
-        Entry ``m - 1``: of m requests, those that the batch takes included.
-    tail_ratio : float
-        From the last of these lengths on, each is less probable by this factor; 0: none is longer.
+    Entry ``m - 1`` of the probabilities is that of m requests, those that the batch takes included.
+    From the last of these lengths on, each is less probable by `tail_ratio`; 0: none is longer.
     """
 
     probabilities: FloatArray
@@ -57,12 +53,8 @@ class StartLengths:
 class StartLengthChain:
     """The chain of queue lengths at the starts of batches.
 
-    Parameters
-    ----------
-    batch_times_ms : ndarray of float, shape (max_batch_size, points)
-        The times that a batch of each size takes, at least.
-    time_probabilities : ndarray of float, shape (points,)
-        Their probabilities.
+    A batch of each size takes one of the `batch_times_ms`, shape (max_batch_size, points) or more
+    sizes, with the `time_probabilities`, shape (points,).
     """
 
     def __init__(
@@ -108,11 +100,9 @@ class StartLengthChain:
     def solve(self, waits: FloatArray) -> StartLengths:
         """Return the stationary queue lengths.
 
-        Parameters
-        ----------
-        waits : ndarray of float, shape (len(actions), len(actions))
-            Row ``q``: of how often a free device with a queue of q, for which it waits, starts a
-            batch at each longer queue. Without any, a wait ends at the next queue that starts one.
+        Row ``q`` of `waits`, shape (len(actions), len(actions)), says how often a free device with
+        a queue of q, for which it waits, starts a batch at each longer queue. Without any, a wait
+        ends at the next queue that starts one.
         """
         at_end, columns = self._at_end, self._columns
         transitions = np.zeros((at_end.shape[0], columns))

@@ -27,10 +27,7 @@ _MAX_STEPPED_SIZE = 64
 class BatchSizing:
     """The batch size that a policy starts at each queue length, if it starts one.
 
-    Attributes
-    ----------
-    sizes : tuple of int
-        By queue length, from 0 to the largest batch size, which holds for all longer queues.
+    `sizes` go by queue length, from 0 to the largest batch size, which holds for all longer queues.
     """
 
     sizes: tuple[int, ...]

@@ -127,15 +127,8 @@ class BatchingProblem:
 class ClosedChain:
     """The equations of the head, with the middle eliminated and the far states closed.
 
-    Parameters
-    ----------
-    head : int
-        States whose actions are chosen.
-
-    Attributes
-    ----------
-    size : int
-        N: states below it have equations, the far states follow from them.
+    Of the first `head` states the actions are chosen. States below `size`, N, have equations; the
+    far states follow from them.
     """
 
     def __init__(self, problem: BatchingProblem, head: int) -> None:
@@ -172,12 +165,9 @@ class ClosedChain:
     def _rows(self, states: IntArray, actions: IntArray) -> tuple[FloatArray, FloatArray]:
         """Return the transitions and costs of started batches, with the far states closed.
 
-        Returns
-        -------
-        rows : ndarray of float, shape (n, N)
-            To the states below N; the last also stands for the far states.
-        costs : ndarray of float, shape (n, 3)
-            Response, energy and time, what the far states add included.
+        The transitions, shape (n, N), lead to the states below N; the last also stands for the far
+        states. The costs, shape (n, 3), are response, energy and time, what the far states add
+        included.
         """
         problem = self.problem
         left = states - actions
@@ -192,15 +182,7 @@ class ClosedChain:
         return rows, costs
 
     def evaluate(self, actions: IntArray) -> tuple[tuple[float, float], FloatArray]:
-        """Compute the averages and the relative values of a policy.
-
-        Returns
-        -------
-        averages : tuple of float
-            Mean response (ms) and mean power (W).
-        values : ndarray of float, shape (N,)
-            Relative values.
-        """
+        """Return mean response (ms) and power (W) of a policy, and relative values, shape (N,)."""
         problem, head = self.problem, self.head
         states = np.arange(head)
         changed = np.flatnonzero((actions > 0) & (actions != self.known))

@@ -39,15 +39,9 @@ def solve(
 
     If no policy keeps it, find the one with the most requests in time, and among equals the one of
     the least percentile. The power is the least if power falls with the wait. That is not proved;
-    in the tests the power is within 0.3% of a full search.
-
-    Parameters
-    ----------
-    profile : Profile
-        If it has no energy, the policy of least device busy time is sought instead.
-    start : BatchingPolicy, optional
-        The policy of a similar rate. The search then begins there, which is several times as fast,
-        and looks at fewer policies.
+    in the tests the power is within 0.3% of a full search. If the profile has no energy, the policy
+    of least device busy time is sought instead. From `start`, the policy of a similar rate, the
+    search is several times as fast, and looks at fewer policies.
     """
     shortest_ms = float(profile.latency_ms[0])
     if profile.event_loop is not None:

@@ -60,11 +60,8 @@ def solve(
 ) -> Solution:
     """Find the policy of least average cost among all that know the queue length.
 
-    Parameters
-    ----------
-    start : BatchingPolicy, optional
-        Where policy iteration begins: the policy of a similar problem saves rounds. If not given,
-        a control limit of an economic batch size.
+    Policy iteration begins at `start`: the policy of a similar problem saves rounds. If it is not
+    given, that is a control limit of an economic batch size.
     """
     problem = BatchingProblem(profile, arrival_rate_per_s, weights)
     head = problem.max_batch_size + 1

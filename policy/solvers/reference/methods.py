@@ -58,10 +58,8 @@ _GROWTH, _LONGEST = 1.05, 1024
 class TruncatedSolution:
     """A policy of the truncated process, found in so many sweeps or rounds.
 
-    Attributes
-    ----------
-    actions : ndarray of int, shape (states,)
-        Batch size to start by state, the overflow state last; 0 is to wait.
+    `actions`, shape (states,), are the batch sizes to start by state, the overflow state last; 0 is
+    to wait.
     """
 
     smdp: TruncatedSmdp
@@ -98,10 +96,7 @@ def solve_within(
 ) -> TruncatedSolution:
     """Solve the queue of a length, or the first that suffices from the largest batch on.
 
-    Raises
-    ------
-    InfeasibleError
-        The queue does not suffice, or none does: the overflow cost is too low.
+    `InfeasibleError`: the queue does not suffice, or none does, as the overflow cost is too low.
     """
     solve = policy_iteration if method == "pi" else value_iteration
     length = max_queue_length or profile.max_batch_size

@@ -103,12 +103,9 @@ class TruncatedSmdp:
         self._after_start = left * profile.max_batch_size + sizes[:-1]
 
     def expected_values(self, values: FloatArray) -> FloatArray:
-        """Return the mean of `values` at the next decision epoch.
+        """Return the mean of `values` at the next decision epoch, by state and action.
 
-        Returns
-        -------
-        ndarray of float, shape (states, max_batch_size + 1)
-            By state and action; meaningless where `cost` is infinite.
+        It has the shape of `cost`, and is meaningless where that is infinite.
         """
         overflow = np.full(self.states, values[-1])
         extended = np.concatenate([values[:-1], overflow])
