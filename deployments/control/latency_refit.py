@@ -138,11 +138,8 @@ def _medians_ms(profile: Profile) -> FloatArray:
     quantiles = profile.latency_quantiles
     if quantiles is None:
         return profile.latency_ms
-    return np.asarray(profile.latency_ms * _median_ratios(quantiles.percentiles, quantiles.ratios))
-
-
-def _median_ratios(percentiles: FloatArray, ratios: FloatArray) -> FloatArray:
-    return np.array([np.interp(50.0, percentiles, by_size) for by_size in ratios.T])
+    ratios = [np.interp(50.0, quantiles.percentiles, by_size) for by_size in quantiles.ratios.T]
+    return np.asarray(profile.latency_ms * ratios)
 
 
 def _refit_ms(latency_ms: FloatArray, groups: list[_SizeGroup]) -> FloatArray:

@@ -94,16 +94,13 @@ def cache_folder() -> Path:
     this user's alone, it is a temporary folder of this process.
     """
     try:
-        return make_private(_cache_home() / "sojourn" / "tables")
+        given = os.environ.get("XDG_CACHE_HOME", "")
+        # The XDG specification has relative paths ignored.
+        home = Path(given) if given.startswith("/") else Path.home() / ".cache"
+        return make_private(home / "sojourn" / "tables")
     except (OSError, RuntimeError) as error:
         logger.warning("solved tables are kept by this process only: %s", error)
         return Path(tempfile.mkdtemp(prefix="sojourn-tables-"))
-
-
-def _cache_home() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    # The XDG specification has relative paths ignored.
-    return Path(given) if given.startswith("/") else Path.home() / ".cache"
 
 
 @functools.cache

@@ -47,18 +47,14 @@ class StandbyRole:
         self._on_change = on_change
         self._clock = clock
         self._may_stand_by = False
-        self._standby = False
+        self.standby = False
         self._number = 0
         self._found_s = -math.inf
 
     @property
-    def standby(self) -> bool:
-        return self._standby
-
-    @property
     def period_s(self) -> float:
         """Time until `follow` is to be called again."""
-        return STANDBY_PERIOD_S if self._standby else SERVING_PERIOD_S
+        return STANDBY_PERIOD_S if self.standby else SERVING_PERIOD_S
 
     async def configure(self, standbys: int | str) -> None:
         """Follow a changed setting `autoscaler.standbys`; without standbys, this replica serves."""
@@ -78,11 +74,11 @@ class StandbyRole:
             if roles.number > self._number:
                 self._number = roles.number
                 self._set(roles.stands_by(self._replica_id), "so the autoscaler decided")
-        if self._standby and self._nobody_serves is not None and await self._nobody_serves():
+        if self.standby and self._nobody_serves is not None and await self._nobody_serves():
             self._set(False, "no other replica is up")  # until the autoscaler says otherwise
 
     def _set(self, standby: bool, reason: str) -> None:
-        if standby != self._standby:
-            self._standby = standby
+        if standby != self.standby:
+            self.standby = standby
             logger.info("this replica %s: %s", "stands by" if standby else "serves", reason)
             self._on_change(standby)

@@ -173,9 +173,12 @@ class _PolicyCurve:
         refused = self._refused_by_time(arrival_rate_per_s, admit_within_ms)
         # Where the device could do more than the event loop passes on, less is in time, but no less
         # than at the rate within the SLA.
-        at_sla_rate_per_s = (1 - self._late_share_allowed) * self.sla_rate_per_s
-        passed_on_per_s = max(_MAX_PASSED_ON * self._pass_on_capacity_per_s(), at_sla_rate_per_s)
-        most_per_s = min(self.capacity_per_s, passed_on_per_s)
+        most_per_s, event_loop = self.capacity_per_s, self._profile.event_loop
+        if event_loop is not None:
+            busy_ms = event_loop.ms_per_request(self.sizing.max_batch_size)
+            at_sla_rate_per_s = (1 - self._late_share_allowed) * self.sla_rate_per_s
+            if busy_ms * most_per_s > 1e3 * _MAX_PASSED_ON:
+                most_per_s = max(1e3 * _MAX_PASSED_ON / busy_ms, at_sla_rate_per_s)
         return min(1 - refused, most_per_s / arrival_rate_per_s)
 
     def _refused_by_time(self, arrival_rate_per_s: float, admit_within_ms: float) -> float:
@@ -193,14 +196,6 @@ class _PolicyCurve:
             admit_within_ms=admit_within_ms,
             answer_within_ms=self._response_time_ms,
         ).full_probability
-
-    def _pass_on_capacity_per_s(self) -> float:
-        """Return what the event loop can pass on at most; infinity if it takes no time."""
-        event_loop = self._profile.event_loop
-        event_loop_ms = (
-            0.0 if event_loop is None else event_loop.ms_per_request(self.sizing.max_batch_size)
-        )
-        return 1e3 / event_loop_ms if event_loop_ms else math.inf
 
     def percentile_ms(self, arrival_rate_per_s: float, percentile: float) -> float:
         """Return the shortest response time that `percentile` percent keep; infinity if none.
