@@ -18,26 +18,23 @@ within the SLA, as a share of that rate.
 """
 
 import bisect
-import contextlib
 import functools
-import heapq
-import itertools
 import statistics
 import sys
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import click
 import numpy as np
 
 from benchmarks.arguments import json_option, print_result, quick_option
-from deployments.errors import RequestError
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.items import Flow, Item, StageBatch
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.stage_core import stage_core
 from deployments.pipelines.core.steps import Stage
+from deployments.pipelines.planning.answered import answered_in_time
 from deployments.pipelines.planning.tandem import profile_of
 from policy.batcher.requests import Batch, StartReason
 from policy.profile import Profile
@@ -125,6 +122,15 @@ class Dropping:
             elif most_first:  # nor can the others
                 stage.queue.clear()
 
+    def wake_at_s(self) -> None:
+        """Nothing waits for company."""
+
+    def tick(self, now_s: float) -> None:
+        """Nothing is due."""
+
+    def expire(self, flow: Flow) -> None:
+        """Do nothing: what is late is dropped as it would enter a batch."""
+
     def batch_ended(self, now_s: float, number: int, batch: StageBatch, outcome: Any) -> None:
         self._stages[number].running = False
         for item in batch.items:
@@ -132,38 +138,6 @@ class Dropping:
                 self._stages[number + 1].arrive(now_s, item)
             else:
                 self.ended.append(item.flow)
-
-
-def answered_in_time(
-    core: PipelineCore | Dropping,
-    stages: Sequence[Stage],
-    arrivals_s: Iterable[float],
-    sla_s: float,
-) -> int:
-    """Return how many of the requests that arrive after the warm-up are answered in time."""
-    numbers = itertools.count()
-    events: list[tuple[float, int, Any]] = [(at_s, next(numbers), None) for at_s in arrivals_s]
-    in_time = 0
-    while events:
-        now_s, _, event = heapq.heappop(events)
-        if event is None:
-            with contextlib.suppress(RequestError):
-                flow = core.submit(now_s, 0, now_s + sla_s)
-                heapq.heappush(events, (flow.deadline_s, next(numbers), flow))
-        elif isinstance(event, Flow):
-            if isinstance(core, PipelineCore):  # the others drop it as it would enter a batch
-                core.expire(event)
-        else:
-            number, batch = event
-            core.batch_ended(now_s, number, batch, [0] * len(batch.items))
-        for number, batch in core.next_batches(now_s):
-            latency_ms = profile_of(stages[number]).latency_ms[len(batch.items) - 1]
-            heapq.heappush(events, (now_s + 1e-3 * latency_ms, next(numbers), (number, batch)))
-        for flow in core.ended:
-            on_time = flow.error is None and now_s <= flow.deadline_s
-            in_time += on_time and flow.arrival_s >= WARM_UP_S
-        core.ended = []
-    return in_time
 
 
 def ours(stages: Sequence[Stage]) -> PipelineCore:
@@ -192,8 +166,12 @@ def compare(
     gaps_s = np.random.default_rng(7).exponential(1 / (overload * capacity_per_s), count)
     arrivals_s = np.cumsum(gaps_s)
     most = capacity_per_s * (float(arrivals_s[-1]) - WARM_UP_S)
+
+    def batch_ms(number: int, size: int) -> float:
+        return float(profile_of(stages[number]).latency_ms[size - 1])
+
     return {
-        kind: answered_in_time(make(stages), stages, arrivals_s.tolist(), sla_s) / most
+        kind: answered_in_time(make(stages), batch_ms, arrivals_s.tolist(), sla_s, WARM_UP_S) / most
         for kind, make in CORES.items()
     }
 

@@ -111,7 +111,8 @@ def plan(
 
     Every stage needs a profile; `sojourn pipeline profile` measures it. The SLA applies to the
     whole pipeline; its division among the stages is computed. The arrival rate is multiplied by
-    the config's autoscaling.burst_factor.
+    the config's autoscaling.burst_factor. The share in time is that of the running pipeline, which
+    refuses and drops what would be late.
     """
     config = load_pipeline_file(file)
     steps = config.pipeline.build()
@@ -129,6 +130,7 @@ def plan(
         sla,
         config.pipeline.worker_costs(),
         max_workers=config.pipeline.pinned(),
+        counts_refusals=True,
     )
     result = described(found, sla)
     if as_json:

@@ -24,8 +24,8 @@ FloatArray = NDArray[np.float64]
 #: Requests of a simulation; the first tenth is not counted. At a load of 0.8 the 99th percentile of
 #: this many is within 2% of the limit, mostly within 1%.
 REQUESTS = 200_000
-_WARM_UP_SHARE = 0.1
-_SEED = 15
+WARM_UP_SHARE = 0.1
+SEED = 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,7 +58,7 @@ def simulate(
     *,
     policies: Mapping[str, BatchingPolicy] | None = None,
     requests: int = REQUESTS,
-    seed: int = _SEED,
+    seed: int = SEED,
 ) -> SimulatedPipeline:
     """Simulate a pipeline under Poisson arrivals.
 
@@ -76,7 +76,7 @@ def simulate(
 
 
 def response_ms_of(
-    steps: Sequence[Step], arrivals_ms: FloatArray, *, seed: int = _SEED
+    steps: Sequence[Step], arrivals_ms: FloatArray, *, seed: int = SEED
 ) -> FloatArray:
     """Return the response times of requests that arrive at given times; errors as of `simulate`."""
     rate_per_s = 1e3 * arrivals_ms.size / max(float(np.ptp(arrivals_ms)), 1e-9)
@@ -85,7 +85,7 @@ def response_ms_of(
 
 
 def _without_warm_up(times_ms: FloatArray) -> FloatArray:
-    return times_ms[int(_WARM_UP_SHARE * times_ms.size) :]
+    return times_ms[int(WARM_UP_SHARE * times_ms.size) :]
 
 
 @dataclass
