@@ -15,7 +15,7 @@ from deployments.config.yaml_file import YamlFile, read_yaml
 from deployments.errors import StartError
 from deployments.haproxy.command import HELD_MS
 from deployments.haproxy.routing import held_environment
-from deployments.local.check import Checked, check_service, read_traits
+from deployments.local.check import Checked, check_pipeline, check_service, read_traits
 from deployments.local.machine import check_room
 from deployments.local.run import LocalRun, ServedApplication, least_room, run_of
 from deployments.pipelines.serving.config import load_pipeline_file
@@ -42,7 +42,7 @@ def load_served_file(path: Path, *, check: bool = True, load: bool = False) -> S
     """Read a config file of models, of a pipeline, or of both.
 
     With `check`, also check what takes seconds: the imports of models, and their SLAs; with `load`,
-    also load each model and run it once.
+    also load each model, start each stage, and run them once.
 
     Raises
     ------
@@ -60,9 +60,7 @@ def load_served_file(path: Path, *, check: bool = True, load: bool = False) -> S
     ]
     if PIPELINE_IMPORT_PATH not in built_by:
         return _models(path, check, load)
-    if load:
-        raise InvalidInputError("--load: is for models; a pipeline's stages are run as it starts")
-    pipeline = _pipeline(path, check)
+    pipeline = _pipeline(path, check, load)
     if IMPORT_PATH not in built_by:
         return pipeline
     models = _models(path, check, load)
@@ -118,11 +116,13 @@ def _check_schema(path: Path) -> None:
         check_schema(file.content)
 
 
-def _pipeline(path: Path, check: bool) -> ServedFile:
+def _pipeline(path: Path, check: bool, load: bool) -> ServedFile:
     file = load_pipeline_file(path)
     if check:
         _check_schema(path)
     file.pipeline.build()
+    if load:
+        check_pipeline(file.pipeline, file.user_config)
     application = ServedApplication(file.application, file.pipeline.name, file.route_prefix)
     config = file.user_config
     return ServedFile(

@@ -1,9 +1,9 @@
 """Check what a config file promises before anything starts: the model, the SLA, the machine.
 
-The model is imported in a process of its own, because a user's module may do anything when it is
-imported.
+A user's code runs in a process of its own, because it may do anything when it is imported.
 """
 
+import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,13 +15,17 @@ from zipfile import BadZipFile, ZipFile
 from autoscaler import worker
 from deployments.config.declared import declared_models
 from deployments.config.document import ServiceConfig
-from deployments.config.replica_args import ModelConfig
+from deployments.config.replica_args import ModelConfig, StoreConfig
 from deployments.config.user_config import UserConfig
 from deployments.errors import StartError
 from deployments.haproxy.request_environment import RequestTraits, traits_of, traits_of_all
 from deployments.models.loading import check_weights, find_model_class, make_model
+from deployments.modelstore.manager.running import use_in_process
+from deployments.pipelines.serving.config import PipelineConfig, PipelineUserConfig
 from policy.errors import InfeasibleError, InvalidInputError, SojournError
 
+#: The CPUs to load a model on, and its store.
+Loading = tuple[float, StoreConfig | None]
 #: Importing a model takes a few seconds with a large library; a module may hang.
 TIMEOUT_S = 120.0
 _FILE = "file://"
@@ -43,7 +47,7 @@ def check_service(
 ) -> Checked:
     """Check that each model can be imported and constructed, and that its SLA is in reach.
 
-    With `load`, also load it, and compute a batch of its example.
+    With `load`, also open the store, load the model, and compute a batch of its example.
 
     Raises
     ------
@@ -68,9 +72,9 @@ def check_service(
         history = config.user_config.autoscaler.history_source()
         if history is not None:
             history.check(directory or ".")
-        cpus = config.num_cpus if load else None
+        loading = (config.num_cpus, config.args.store) if load else None
         traits = [
-            _check_in_worker(model, config.user_config.for_model(model.name), cpus, directory)
+            _check_in_worker(model, config.user_config.for_model(model.name), loading, directory)
             for model in models.values()
         ]
     return Checked(traits_of_all(traits), room)
@@ -94,14 +98,14 @@ def traits_at(import_path: str) -> RequestTraits:
 
 
 def _check_in_worker(
-    model: ModelConfig, user_config: UserConfig, load_on_cpus: float | None, folder: str | None
+    model: ModelConfig, user_config: UserConfig, loading: Loading | None, folder: str | None
 ) -> RequestTraits:
     try:
         traits: RequestTraits = worker.run(
             "deployments.local.check:check_model",
-            *(model, user_config, load_on_cpus),
+            *(model, user_config, loading),
             time_limit_s=TIMEOUT_S,
-            name=f"model {model.import_path}: its import" + " and load" * bool(load_on_cpus),
+            name=f"model {model.import_path}: its import" + " and load" * (loading is not None),
             folder=folder,
         )
         return traits
@@ -140,13 +144,13 @@ def _room(config: ServiceConfig, cpu_count: int) -> tuple[str, ...]:
 
 
 def check_model(
-    model_config: ModelConfig, user_config: UserConfig, load_on_cpus: float | None = None
+    model_config: ModelConfig, user_config: UserConfig, loading: Loading | None = None
 ) -> RequestTraits:
     """Construct the model, and return its traits.
 
     If its profile is known, check that the SLA is in reach.
 
-    With a number of CPUs, also load it, and run it on its example.
+    With `loading`, also load it, and run it on its example.
 
     Raises
     ------
@@ -154,14 +158,54 @@ def check_model(
         The model cannot be constructed or loaded, its profile or its outputs are wrong, or the SLA
         is out of reach.
     """
-    if load_on_cpus is not None:
+    if loading is not None:
         # It loads torch.
         from deployments.serving.service_loading import load_checked
 
-        load_checked(model_config, load_on_cpus)
+        cpus, store = loading
+        _use_store(store)
+        load_checked(model_config, cpus)
     model = make_model(model_config.import_path, model_config.options)
     check_weights(model, model_config.import_path, model_config.weights)
     profile = model_config.load_profile() or model.profile()
     if profile is not None and user_config.limits.late == "refuse":
         _ = user_config.service_model(profile).curve
     return traits_of(type(model))
+
+
+def check_pipeline(pipeline: PipelineConfig, user_config: PipelineUserConfig) -> None:
+    """Start the stages of a pipeline without Ray, and send its example through them.
+
+    Raises
+    ------
+    StartError
+        A stage does not start, or the example fails, or its result is not as declared.
+    """
+    try:
+        worker.run(
+            f"{__name__}:run_pipeline",
+            *(pipeline, user_config),
+            time_limit_s=TIMEOUT_S,
+            name=f"pipeline {pipeline.name}: its start",
+        )
+    except SojournError as error:
+        raise StartError(str(error)) from None
+
+
+def run_pipeline(pipeline: PipelineConfig, user_config: PipelineUserConfig) -> None:
+    from deployments.pipelines.serving.service import PipelineService
+
+    async def start() -> None:
+        service = PipelineService(pipeline, user_config)
+        try:
+            await service.start()
+        finally:
+            await service.close()
+
+    _use_store(pipeline.store)
+    asyncio.run(start())
+
+
+def _use_store(store: StoreConfig | None) -> None:
+    if store is not None:
+        use_in_process(store.settings())

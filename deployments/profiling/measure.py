@@ -22,7 +22,7 @@ from scipy.optimize import isotonic_regression, nnls
 
 from deployments.errors import StartError
 from deployments.models.base import EnergyMeter, Model
-from deployments.models.example_request import example_batch
+from deployments.models.outputs import check_forward
 from policy.errors import SojournError
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
@@ -89,7 +89,7 @@ def measure_profile(
     InfeasibleError
         The meter can no longer be read.
     StartError
-        The model failed on a batch.
+        The model failed on a batch, or its outputs are not as declared.
     """
     check_at_least(1, "max batch size", max_batch_size)
     check_at_least(1, "repeats", repeats)
@@ -101,9 +101,9 @@ def measure_profile(
             "example(batch_size); return typical ones there",
             texts[0],
         )
+    check_forward(model, [1])  # its context uses power, too
     idle_power_w, latency_share = None, 1.0
     if energy_meter is not None:
-        model.forward(example_batch(model, 1))  # its context uses power, too
         idle_power_w, latency_share = _measure_idle_power_w(energy_meter, budget_s), 0.5
     times_ms, undisturbed_ms = _measure_latency(
         model, sizes, repeats, budget_s, lambda done: progress(done * latency_share)

@@ -90,7 +90,9 @@ def load_checked(config: ModelConfig, cpus: float) -> None:
     limit_threads(cpus)
     weights = WeightsLoader(config.weights)
     device = resolve_device(config.device)
-    check_forward(load_model(config.import_path, config.options, device, weights), [1])
+    with weights.sharing(config.share):
+        model = load_model(config.import_path, config.options, device, weights)
+    check_forward(model, [1])
 
 
 def resolve_device(device: str) -> str:

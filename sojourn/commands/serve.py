@@ -63,7 +63,9 @@ TABLE_TIMEOUT_S = 10.0
 )
 @click.option("--check", is_flag=True, help="Check the config file and exit.")
 @click.option(
-    "--load", is_flag=True, help="With --check: also load each model, and compute a batch."
+    "--load",
+    is_flag=True,
+    help="With --check: also open the store, load each model, start each stage, and run them once.",
 )
 @click.option(
     "--environment",

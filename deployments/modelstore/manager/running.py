@@ -1,5 +1,6 @@
 """Find a running manager, or run one in a thread of this process."""
 
+import atexit
 import os
 import threading
 from pathlib import Path
@@ -27,7 +28,11 @@ def run_in_thread(settings: ManagerSettings) -> None:
     """Run a manager as long as this process; `StoreError` if another has its socket."""
     allow_many_clients()
     manager = Manager(settings)
-    threading.Thread(target=manager.run, name="store-manager", daemon=True).start()
+    thread = threading.Thread(target=manager.run, name="store-manager", daemon=True)
+    thread.start()
+    # Otherwise its socket would stay. What is registered last is called first.
+    atexit.register(thread.join)
+    atexit.register(manager.stop)
 
 
 def use_in_process(settings: ManagerSettings) -> None:

@@ -1,16 +1,23 @@
 import pydoc
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from safetensors.torch import save_file
 
 from deployments.config.document import load_service_configs
+from deployments.config.replica_args import StoreConfig
 from deployments.config.serve_schema import ActorOptions
 from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
 from deployments.haproxy.request_environment import RequestTraits, traits_of
-from deployments.local.check import check_model, check_service, read_traits
+from deployments.local.check import check_model, check_pipeline, check_service, read_traits
 from deployments.models.emulated import Emulated
+from deployments.modelstore.files.publishing import publish
+from deployments.modelstore.names import ModelName
+from deployments.pipelines.serving.config import PipelineConfig, PipelineUserConfig
 from policy.errors import InfeasibleError, InvalidInputError
 
 ROOT = Path(__file__).parents[3]
@@ -81,6 +88,53 @@ def test_what_only_a_batch_shows_is_found_if_models_are_loaded(tmp_path, monkeyp
     with pytest.raises(StartError, match=r"BYTES expected, got str; return text\.encode\(\)"):
         check_service(service, load=True)
     assert check_service(P4, load=True).notes == ()
+
+
+@pytest.mark.slow
+def test_the_store_of_the_config_is_opened_if_models_are_loaded(tmp_path, monkeypatch):
+    (tmp_path / "stored.py").write_text(
+        "from sojourn import Model, TensorSpec, load_state_dict\n"
+        "class Stored(Model):\n"
+        "    inputs = outputs = (TensorSpec('x', 'FP32'),)\n"
+        "    def load(self, device): self.a = load_state_dict('net')['a'].numpy()\n"
+        "    def forward(self, batch): return {'x': self.a * batch['x']}\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    store = StoreConfig.model_validate(
+        {"remote": tmp_path.as_uri(), "expert": {"disk": str(tmp_path / "disk")}}
+    )
+    model = P4.args.model.model_copy(update={"import_path": "stored:Stored", "options": {}})
+    args = P4.args.model_copy(update={"model": model, "store": store})
+    service = P4.model_copy(update={"args": args})
+    with pytest.raises(StartError, match="net@1: the remote has no SHA256SUMS"):
+        check_service(service, load=True)
+    save_file({"a": torch.ones(())}, tmp_path / "a.safetensors")
+    publish({ModelName.parse("net"): [tmp_path / "a.safetensors"]}, tmp_path)
+    assert check_service(service, load=True).notes == ()
+    assert not store.settings().socket.exists()
+
+
+@pytest.mark.slow
+def test_what_only_an_item_shows_is_found_if_a_pipeline_is_run(tmp_path, monkeypatch):
+    (tmp_path / "steps.py").write_text(
+        "def example(): return {'x': b'a'}\n"
+        "def right(item): return item['x']\n"
+        "def wrong(item): return item['x'].decode()\n"
+    )
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    tensor = [{"name": "x", "datatype": "BYTES"}]
+    content = {"name": "texts", "inputs": tensor, "outputs": tensor, "example": "steps:example"}
+    for code, message in (
+        ("right", None),
+        ("wrong", r"BYTES expected, got str; return text\.encode\(\)"),
+        ("gone", "module 'steps' has no attribute 'gone'"),
+    ):
+        steps = [{"stage": {"code": f"steps:{code}"}}]
+        pipeline = PipelineConfig.model_validate({**content, "steps": steps})
+        told = nullcontext() if message is None else pytest.raises(StartError, match=message)
+        with told:
+            check_pipeline(pipeline, PipelineUserConfig())
 
 
 @pytest.mark.slow

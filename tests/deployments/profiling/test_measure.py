@@ -200,6 +200,9 @@ def test_the_error_of_a_failing_model_names_the_batch_size():
 
     with pytest.raises(StartError, match="batch of 3: MemoryError: out of memory"):
         measure(Small())
+    Small.outputs = (TensorSpec("x", "BYTES"),)
+    with pytest.raises(StartError, match="output 'x': BYTES expected, got float"):
+        measure(Small())
 
 
 @pytest.mark.slow
