@@ -38,11 +38,14 @@ class ServedFile:
     notes: tuple[str, ...] = ()
 
 
-def load_served_file(path: Path, *, check: bool = True, load: bool = False) -> ServedFile:
+def load_served_file(
+    path: Path, *, check: bool = True, load: bool = False, here: bool = True
+) -> ServedFile:
     """Read a config file of models, of a pipeline, or of both.
 
     With `check`, also check what takes seconds: the imports of models, and their SLAs; with `load`,
-    also load each model, start each stage, and run them once.
+    also load each model, start each stage, and run them once. What is to run `here` must find room
+    on this machine.
 
     Raises
     ------
@@ -59,24 +62,29 @@ def load_served_file(path: Path, *, check: bool = True, load: bool = False) -> S
         if isinstance(entry, dict)
     ]
     if PIPELINE_IMPORT_PATH not in built_by:
-        return _models(path, check, load)
-    pipeline = _pipeline(path, check, load)
+        return _models(path, check, load, here)
+    pipeline = _pipeline(path, check, load, here)
     if IMPORT_PATH not in built_by:
         return pipeline
-    models = _models(path, check, load)
+    models = _models(path, check, load, here)
     held = [one.run.environment[HELD_MS] for one in (models, pipeline)]
     run = replace(
         models.run,
         applications=models.run.applications + pipeline.run.applications,
         environment={**models.run.environment, HELD_MS: ",".join(filter(None, held))},
+        num_cpus=models.run.num_cpus + pipeline.run.num_cpus,
+        num_gpus=models.run.num_gpus + pipeline.run.num_gpus,
     )
+    if check and here:
+        check_room(run.num_cpus, run.num_gpus)
     return ServedFile(run, models.applications + pipeline.applications, models.notes)
 
 
-def _models(path: Path, check: bool, load: bool) -> ServedFile:
+def _models(path: Path, check: bool, load: bool, here: bool) -> ServedFile:
     services = load_service_configs(path)
+    if check and here:
+        check_room(*least_room((service.replicas[0], service.actor) for service in services))
     if check:
-        check_room(*least_room(services))
         # Ray is imported for its schema while another process imports the models.
         with ThreadPoolExecutor(1) as pool:
             schema = pool.submit(_check_schema, path)
@@ -116,8 +124,11 @@ def _check_schema(path: Path) -> None:
         check_schema(file.content)
 
 
-def _pipeline(path: Path, check: bool, load: bool) -> ServedFile:
+def _pipeline(path: Path, check: bool, load: bool, here: bool) -> ServedFile:
     file = load_pipeline_file(path)
+    room = least_room(file.least_replicas)
+    if check and here:
+        check_room(*room)
     if check:
         _check_schema(path)
     file.pipeline.build()
@@ -132,6 +143,7 @@ def _pipeline(path: Path, check: bool, load: bool) -> ServedFile:
             (application,),
             file.document,
             held_environment({file.application: config.sla.response_time_ms}),
+            *room,
         ),
         (Served(config.sla.objective.in_words(), config.access, is_pipeline=True),),
     )

@@ -1,10 +1,11 @@
 """What a local run serves."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from deployments.config.document import ServiceConfig
+from deployments.config.serve_schema import ActorOptions
 from deployments.haproxy.request_environment import RequestTraits, request_environment
 
 
@@ -42,12 +43,12 @@ def run_of(services: Sequence[ServiceConfig], traits: Sequence[RequestTraits]) -
         ),
         first.document,
         request_environment(services, traits),
-        *least_room(services),
+        *least_room((service.replicas[0], service.actor) for service in services),
     )
 
 
-def least_room(services: Sequence[ServiceConfig]) -> tuple[float, float]:
-    """Return the CPUs and the GPUs that the least replicas take, of each service at least one."""
-    least = [(max(1, service.replicas[0]), service.actor) for service in services]
+def least_room(replicas: Iterable[tuple[int, ActorOptions]]) -> tuple[float, float]:
+    """Return the CPUs and the GPUs that the least replicas take, of each kind at least one."""
+    least = [(max(1, count), actor) for count, actor in replicas]
     num_cpus = sum(count * actor.num_cpus for count, actor in least)
     return num_cpus, sum(count * actor.num_gpus for count, actor in least)

@@ -10,6 +10,7 @@ from autoscaler.settings import AutoscalerSettings
 from deployments.config.document import PIPELINE_IMPORT_PATH as IMPORT_PATH
 from deployments.config.document import Application, find_applications
 from deployments.config.replica_args import StoreConfig
+from deployments.config.serve_schema import ActorOptions
 from deployments.config.user_config import AccessConfig, SLAConfig, TracingConfig
 from deployments.config.validation import StrictModel, fault, validate
 from deployments.config.yaml_file import YamlFile
@@ -138,6 +139,9 @@ class PipelineFile(StrictModel):
     http_port: int
     pipeline: PipelineConfig
     user_config: PipelineUserConfig
+    #: The least number of replicas of the pipeline, and of each stage in deployments of its own,
+    #: and what each takes of its node.
+    least_replicas: list[tuple[int, ActorOptions]]
     document: dict[str, Any]
 
 
@@ -171,6 +175,13 @@ def load_pipeline_file(path: str | Path) -> PipelineFile:
             user_config=parse_user_config(
                 application.deployment.user_config, *application.deployment_place
             ),
+            least_replicas=[
+                (application.replicas[0], application.actor),
+                *(
+                    (stage.workers, stage.ray_actor_options or ActorOptions())
+                    for stage in pipeline.deployed().values()
+                ),
+            ],
             document=file.content,
         )
 

@@ -42,25 +42,29 @@ def _models_are_fine(monkeypatch):
 
 @pytest.mark.usefixtures("_models_are_fine")
 @pytest.mark.parametrize(
-    ("option", "least", "message"),
+    ("config", "option", "least", "message"),
     [
-        ("num_gpus: 1", 1, r"num_gpus: .* take 1, and this machine has 0: lower num_gpus"),
-        ("num_cpus: 2", 2, r"num_cpus: .* take 4, and this machine has 2: lower num_cpus"),
+        ("digits", "num_gpus: 1", 1, r"num_gpus: .* take 1, and this machine has 0: lower num_gp"),
+        ("digits", "num_cpus: 2", 2, r"num_cpus: .* take 4, and this machine has 2: lower num_cp"),
+        ("digits-pipeline", "num_cpus: 3", 1, r"num_cpus: .* take 3, and this machine has 2: low"),
     ],
 )
 def test_more_than_the_machine_has_is_refused_before_anything_starts(
-    tmp_path, monkeypatch, capsys, option, least, message
+    tmp_path, monkeypatch, capsys, config, option, least, message
 ):
     """The check called it fine, and a start waited for two minutes."""
     monkeypatch.setattr(machine, "gpu_count", lambda: 0)
     monkeypatch.setattr("os.cpu_count", lambda: 2)
     path = tmp_path / "large.yaml"
-    text = (ROOT / "configs" / "digits.yaml").read_text()
+    text = (ROOT / "configs" / f"{config}.yaml").read_text()
     text = text.replace("min_replicas: 1", f"min_replicas: {least}")
     path.write_text(re.sub(r"num_cpus: \S+", option, text))
     for arguments in (["--check"], []):
         assert main(["serve", *arguments, str(path)]) == 2
         assert re.search(f"sojourn: {message}", capsys.readouterr().err)
+    elsewhere = f"http://127.0.0.1:{free_port()}"
+    assert main(["deploy", "--address", elsewhere, str(path)]) == 2
+    assert f"sojourn: {elsewhere}/api/serve/applications/ does not" in capsys.readouterr().err
 
 
 def test_runs_that_start_at_the_same_time_have_ports_of_their_own():
