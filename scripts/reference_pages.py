@@ -91,7 +91,7 @@ CONFIG_HEAD = f"""\
 
 {WRITTEN}
 One YAML file says what is served. It follows Ray Serve's schema: `sojourn serve FILE` takes it on
-one machine, and `serve deploy FILE` on a cluster. This page lists the keys that are Sojourn's;
+one machine, and `sojourn deploy FILE` on a cluster. This page lists the keys that are Sojourn's;
 Ray's documentation explains its own. `sojourn serve --check FILE` finds an unknown key or a wrong
 value, and says in one line what is allowed.
 

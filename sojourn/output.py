@@ -62,11 +62,6 @@ def program(name: str) -> str:
     return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
-def environment_line(config: Path) -> str:
-    """Return the line that a shell needs before `ray` or `serve` is run for a config."""
-    return f"source <({program('sojourn')} serve --environment {shlex.quote(str(config))})"
-
-
 def command_line(context: click.Context) -> str:
     """Return the command line, without options left at their defaults and without ``--json``."""
     words = [program("sojourn"), context.command.name or ""]

@@ -212,10 +212,10 @@ def _end_all(but: Set[psutil.Process], report: Callable[[str], None]) -> None:
 def shown_line(line: str) -> str | None:
     """Return what a user is shown of a line of Ray's output; None for nothing.
 
-    That is what a replica prints and logs, but for its routine.
+    That is what a replica prints and logs, but for its routine, empty lines and progress bars.
     """
     found = _REPLICA.match(line.rstrip())
-    if found is None:
+    if found is None or not found["text"]:
         return None
     text = found["text"]
     logged = _LOG_LINE.match(text)

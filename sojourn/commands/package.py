@@ -16,7 +16,7 @@ from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.errors import StartError
 from deployments.models.model_files import files_needed
 from policy.errors import InvalidInputError, file_errors
-from sojourn.output import environment_line, existing_file, json_option, print_json, program, say
+from sojourn.output import existing_file, json_option, print_json, program, say
 
 #: URL schemes from which the nodes of a Ray cluster can fetch a package.
 PROTOCOLS = ("file", "http", "https", "s3", "gs", "azure", "abfss")
@@ -102,8 +102,7 @@ def command(
     say(f"packed {', '.join(map(str, files))} into {package}")
     if url is not None:
         say(f"put it where the nodes find it: {uri}")
-    say(f"next, in a shell that can reach the cluster:\n{environment_line(written)}")
-    say(f"{program('serve')} deploy {shlex.quote(str(written))}")
+    say(f"next: {program('sojourn')} deploy {shlex.quote(str(written))}")
 
 
 def _files_in(included: Sequence[Path]) -> list[Path]:

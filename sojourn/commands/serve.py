@@ -70,7 +70,7 @@ TABLE_TIMEOUT_S = 10.0
 @click.option(
     "--environment",
     is_flag=True,
-    help="Print the environment that `ray start` and `serve deploy` need on your own cluster to "
+    help="Print the environment that `ray` and `serve` need on your own cluster to "
     "serve CONFIG, and exit. Makes Ray's token if there is none.",
 )
 @json_option
