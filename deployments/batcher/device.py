@@ -68,6 +68,7 @@ class DeviceThread:
         self._prepare = prepare
         self._loop = asyncio.get_running_loop()
         self._jobs: queue.SimpleQueue[Batch | None] = queue.SimpleQueue()
+        self._loop_thread = threading.current_thread()
         self._thread = threading.Thread(target=self._drive, name="sojourn-device", daemon=True)
         self._thread.start()
 
@@ -75,11 +76,18 @@ class DeviceThread:
         self._jobs.put(batch)
 
     def current_line(self, modules: Container[object]) -> str:
-        """Return the innermost file and line of these modules that the thread runs; "" if none."""
-        frame = sys._current_frames().get(self._thread.ident or 0)
-        while frame is not None and frame.f_globals.get("__name__") not in modules:
-            frame = frame.f_back
-        return "" if frame is None else f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        """Return the innermost file and line of these modules that run; "" if none.
+
+        That is on this thread, or on that of the event loop.
+        """
+        frames = sys._current_frames()
+        for thread in (self._thread, self._loop_thread):
+            frame = frames.get(thread.ident or 0)
+            while frame is not None and frame.f_globals.get("__name__") not in modules:
+                frame = frame.f_back
+            if frame is not None:
+                return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        return ""
 
     def close(self) -> None:
         """End the thread after its current batch."""

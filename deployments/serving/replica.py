@@ -226,7 +226,7 @@ class Replica:
             gc.collect()
             gc.freeze()
             self._tasks = [
-                asyncio.create_task(end_if_loop_hangs(self._longest_turn_s, TICK_S)),
+                asyncio.create_task(end_if_loop_hangs(self._longest_turn_s, TICK_S, self._hung)),
                 *(
                     asyncio.create_task(_repeat(step, period_s))
                     for step, period_s in (
@@ -292,6 +292,12 @@ class Replica:
         """Return how long the event loop may be busy, with a batch of every model."""
         return 2 * sum(service.longest_batch_s for service in self._repository.services)
 
+    def _hung(self) -> str | None:
+        for service in self._repository.services:
+            if service.stuck():
+                return service.batcher.lost_reason or service.batcher.hang_in_words()
+        return None
+
     async def _follow_decisions(self) -> None:
         """Limit tokens and power to this replica's share."""
         content = await self._decisions.content()
@@ -320,9 +326,8 @@ class Replica:
         RuntimeError
             The device hangs.
         """
-        for service in self._repository.services:
-            if service.stuck():
-                raise RuntimeError(service.batcher.lost_reason or service.batcher.hang_in_words())
+        if (hung := self._hung()) is not None:
+            raise RuntimeError(hung)
 
     async def __del__(self) -> None:
         if hasattr(self, "_app"):

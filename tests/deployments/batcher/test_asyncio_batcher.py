@@ -1,5 +1,6 @@
 import asyncio
 import math
+import re
 import threading
 import time
 from contextlib import asynccontextmanager
@@ -346,3 +347,18 @@ async def test_rows_of_different_lengths_wait_together(kind, batches, on_loop):
         await batcher.drain()
         assert await outcomes(*asked) == [[squares(row)] for row in rows]
     assert model.batches == batches
+
+
+async def test_a_batch_that_hangs_is_told_with_the_line_of_the_model(on_loop):
+    said = []
+
+    def answer(values):
+        said.append(batcher.hang_in_words())
+        return np.square(values)
+
+    model = Squares()
+    model.answer = answer
+    async with running(model, on_loop) as batcher:
+        await ask(batcher, 2)
+    (words,) = said
+    assert re.fullmatch(r"a batch of 1 has hung for 0 s in \S+/squares\.py:\d+", words)
