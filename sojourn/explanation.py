@@ -50,8 +50,8 @@ def findings(snapshot: Document) -> list[Finding]:
     if refused.keys() & _CAPACITY or (snapshot["late_per_s"] and not is_sla_kept(snapshot)):
         found.append(next(_lacks_of_capacity(snapshot)))
     if failed := snapshot["failed_per_s"]:
-        last = snapshot["model_error"] or "an unknown error"
-        evidence = f"{failed:.3g}/s failed, the last with {last}"
+        last = snapshot["model_error"]
+        evidence = f"{failed:.3g}/s failed" + (f", the last with {last}" if last else "")
         found.append(Finding("the model fails", evidence, "the model: its log has the traceback"))
     for reason in sorted(refused.keys() & _BY_REASON.keys()):
         cause, change = _BY_REASON[reason]

@@ -7,10 +7,10 @@ can block.
 import itertools
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from deployments.errors import BusyError, DeadlineError, DeviceError
+from deployments.errors import BusyError, DeadlineError, DeviceError, ModelError
 from deployments.pipelines.core.backlog import Backlog
 from deployments.pipelines.core.errors import ResultError, StageError
 from deployments.pipelines.core.graph import END, JOIN, Graph, Node
@@ -37,6 +37,8 @@ class PipelineCore:
         self.graph = graph
         self.stages = stages
         self.max_pending = max_pending
+        #: Makes a request's result of the last step's, or raises a `ModelError`.
+        self.finish: Callable[[Any], Any] = lambda value: value
         self.ended: list[Flow] = []
         self.open: dict[int, Flow] = {}
         self.offered = self.admitted = self.refused = self.completed = self.failed = 0
@@ -206,7 +208,11 @@ class PipelineCore:
         nodes = self._nodes
         while not flow.done:
             if at == END:
-                flow.result = value
+                try:
+                    flow.result = self.finish(value)
+                except ModelError as error:
+                    self._fail(flow, error)
+                    return
                 self.completed += 1
                 self.response_times.append((now_s, 1e3 * (now_s - flow.arrival_s)))
                 self._end(flow, error=None)

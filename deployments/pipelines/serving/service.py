@@ -60,6 +60,7 @@ class PipelineService(Service):
         self.planning = PipelinePlanning(steps, config.worker_costs(), lambda: self.pipeline.stages)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
+        self.pipeline.core.finish = self._outputs_of
         self._example = None if config.example is None else import_function(config.example)
         self._started = False
         self.autoscaler = None
@@ -113,7 +114,6 @@ class PipelineService(Service):
             async for result in self.pipeline.stream([self._example()]):
                 if isinstance(result, Exception):
                     raise result
-                self._stack([result])
         except Exception as error:
             await self.pipeline.close()
             raise StartError(f"the pipeline failed on its example: {error}") from error
@@ -210,16 +210,16 @@ class PipelineService(Service):
         finally:
             for flow in flows:
                 self.pipeline.give_up(flow)
-        return self._stack(results)
+        return {
+            spec.name: np.stack([result[spec.name] for result in results]) for spec in self._outputs
+        }
 
-    def _stack(self, results: list[Any]) -> Tensors:
-        if len(self._outputs) == 1 and not isinstance(results[0], Mapping):
-            results = [{self._outputs[0].name: result} for result in results]
+    def _outputs_of(self, result: Any) -> Tensors:
+        """Return the outputs of one row; `ModelError` if they are not as declared."""
+        if len(self._outputs) == 1 and not isinstance(result, Mapping):
+            result = {self._outputs[0].name: result}
         try:
-            return {
-                spec.name: np.stack([_fit_row(spec, result[spec.name]) for result in results])
-                for spec in self._outputs
-            }
+            return {spec.name: _fit_row(spec, result[spec.name]) for spec in self._outputs}
         except ModelError as error:
             logger.error("the pipeline's result is not its outputs: %s", error)
             raise

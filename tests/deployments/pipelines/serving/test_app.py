@@ -144,6 +144,24 @@ async def test_a_pipeline_whose_example_has_other_outputs_does_not_start(datatyp
         await service.start()
 
 
+async def test_a_result_that_is_not_the_outputs_counts_as_a_failure():
+    service = make_service(
+        steps=[{"stage": {"code": "tests.support.pipelines.configs:too_large", "place": "loop"}}],
+        outputs=[{"name": "y", "datatype": "INT8"}],
+    )
+    await service.start()
+    transport = httpx.ASGITransport(PipelineApp(service, "0"))
+    async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
+        answer = await client.post(INFER, json=body([1, 2, 3]))
+    await service.close()
+    assert (answer.status_code, answer.json()["error"]) == (
+        500,
+        "output 'y': INT8 expected, got 300",
+    )
+    core = service.pipeline.core
+    assert (core.failed, core.completed, [*core.response_times]) == (1, 0, [])
+
+
 SHARES = (0.0,) * len(LoadLatenessCurve.MULTIPLES)
 CURVE = LoadLatenessCurve(90.0, SHARES, overload_levels=(0.5,) * len(LoadLatenessCurve.OVERLOADS))
 DIVISION, BUDGETS_MS = {"doubler": 1, "again": 1}, {"doubler": 60.0, "again": 40.0}
