@@ -28,7 +28,8 @@ class UnpicklableError(Exception):
 
 def main(arguments: list[str]) -> None:
     """Serve the batches that come over an inherited socket; `arguments` are its descriptors."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent process
+    for number in (signal.SIGINT, signal.SIGTERM):  # of a whole group: the parent process stops it
+        signal.signal(number, signal.SIG_IGN)
     descriptor, requests, replies = map(int, arguments)
     connection = socket.socket(fileno=descriptor)
     try:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import os
+import signal
 import subprocess
 import threading
 from functools import partial
@@ -29,6 +30,13 @@ async def test_a_worker_computes_in_one_thread(monkeypatch):
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     async with Pipeline([Stage(os.getenv, place="process")]) as pipeline:
         assert await pipeline.predict("OMP_NUM_THREADS") == "1"
+
+
+async def test_a_worker_leaves_the_signals_of_a_stop_to_its_parent():
+    """A worker that a service manager ended took its batch with it."""
+    async with Pipeline([Stage(signal.getsignal, place="process")]) as pipeline:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            assert await pipeline.predict(number) == signal.SIG_IGN
 
 
 def children():
