@@ -11,6 +11,7 @@ from deployments.config.document import (
     load_service_configs,
 )
 from deployments.config.user_config import AccessConfig
+from deployments.config.validation import fault
 from deployments.config.yaml_file import YamlFile, read_yaml
 from deployments.errors import StartError
 from deployments.haproxy.command import HELD_MS
@@ -19,7 +20,7 @@ from deployments.local.check import Checked, check_pipeline, check_service, read
 from deployments.local.machine import check_room
 from deployments.local.run import LocalRun, ServedApplication, least_room, run_of
 from deployments.pipelines.serving.config import load_pipeline_file
-from policy.errors import InvalidInputError
+from policy.errors import InfeasibleError, InvalidInputError
 from sojourn.name_clashes import clash_in
 
 
@@ -39,13 +40,13 @@ class ServedFile:
 
 
 def load_served_file(
-    path: Path, *, check: bool = True, load: bool = False, here: bool = True
+    path: Path, *, check: bool = True, load: bool = False, here: bool = True, own: bool = True
 ) -> ServedFile:
     """Read a config file of models, of a pipeline, or of both.
 
     With `check`, also check what takes seconds: the imports of models, and their SLAs; with `load`,
     also load each model, start each stage, and run them once. What is to run `here` must find room
-    on this machine.
+    on this machine. Errors name a place in the file if it is the user's `own`.
 
     Raises
     ------
@@ -62,11 +63,11 @@ def load_served_file(
         if isinstance(entry, dict)
     ]
     if PIPELINE_IMPORT_PATH not in built_by:
-        return _models(path, check, load, here)
+        return _models(path, check, load, here, own)
     pipeline = _pipeline(path, check, load, here)
     if IMPORT_PATH not in built_by:
         return pipeline
-    models = _models(path, check, load, here)
+    models = _models(path, check, load, here, own)
     held = [one.run.environment[HELD_MS] for one in (models, pipeline)]
     run = replace(
         models.run,
@@ -80,7 +81,7 @@ def load_served_file(
     return ServedFile(run, models.applications + pipeline.applications, models.notes)
 
 
-def _models(path: Path, check: bool, load: bool, here: bool) -> ServedFile:
+def _models(path: Path, check: bool, load: bool, here: bool, own: bool) -> ServedFile:
     services = load_service_configs(path)
     if check and here:
         check_room(*least_room((service.replicas[0], service.actor) for service in services))
@@ -89,7 +90,7 @@ def _models(path: Path, check: bool, load: bool, here: bool) -> ServedFile:
         with ThreadPoolExecutor(1) as pool:
             schema = pool.submit(_check_schema, path)
             try:
-                checked = [_checked(service, path, load) for service in services]
+                checked = [_checked(service, path, load, own) for service in services]
             finally:
                 schema.result()
     else:
@@ -104,16 +105,26 @@ def _models(path: Path, check: bool, load: bool, here: bool) -> ServedFile:
     )
 
 
-def _checked(service: ServiceConfig, path: Path, load: bool) -> Checked:
+def _checked(service: ServiceConfig, path: Path, load: bool, own: bool) -> Checked:
     try:
         return check_service(service, load=load)
-    except StartError as error:
+    except (StartError, InfeasibleError) as error:
+        if not own:
+            raise
         module = service.args.model.import_path.partition(":")[0].partition(".")[0]
         folder = path.parent.resolve()
         found = (folder / f"{module}.py").exists() or (folder / module).is_dir()
-        if not found or folder == Path.cwd() or "no module named" not in str(error):
-            raise
-        raise StartError(f"{error}; it is next to {path.name}: run this in {folder}") from None
+        hint = ""
+        if found and folder != Path.cwd() and "no module named" in str(error):
+            hint = f"; it is next to {path.name}: run this in {folder}"
+        out_of_reach = isinstance(error, InfeasibleError)
+        key = ("deployments", 0, "user_config", "sla") if out_of_reach else ("args", "model")
+        file = YamlFile(path)
+        names = [one.get("name", "default") for one in file.content["applications"]]
+        with file.located():
+            raise fault(
+                ("applications", names.index(service.application), *key), f"{error}{hint}"
+            ) from None
 
 
 def _check_schema(path: Path) -> None:

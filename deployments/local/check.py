@@ -109,8 +109,8 @@ def _check_in_worker(
             folder=folder,
         )
         return traits
-    except InfeasibleError as error:
-        raise InfeasibleError(f"user_config.sla: {error}") from None
+    except InfeasibleError:
+        raise
     except SojournError as error:
         raise StartError(str(error)) from None
 

@@ -105,7 +105,7 @@ def command(
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "serve.yaml")
             path.write_text(text)
-            file = load_served_file(path, check=not environment, load=load)
+            file = load_served_file(path, check=not environment, load=load, own=False)
     else:
         if sla is not None or trust or print_config:
             raise InvalidInputError(

@@ -1,8 +1,9 @@
 import pytest
 import yaml
 
+from deployments.errors import StartError
 from deployments.haproxy.command import HELD_MS
-from policy.errors import InvalidInputError
+from policy.errors import InfeasibleError, InvalidInputError
 from sojourn.served import load_served_file
 from tests.support.readme import ROOT
 
@@ -56,3 +57,22 @@ def test_files_that_are_wrong(tmp_path, content, message):
     with pytest.raises(InvalidInputError, match=message) as caught:
         load_served_file(path, check=False)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "place"),
+    [
+        (StartError("it fails"), "15: applications.0.args.model: it fails"),
+        (InfeasibleError("too short"), "37: applications.0.deployments.0.user_config.sla: too sho"),
+    ],
+)
+def test_what_is_wrong_with_a_model_is_said_with_file_line_and_key(monkeypatch, error, place):
+    def check(service, load):
+        raise error
+
+    monkeypatch.setattr("sojourn.served.check_service", check)
+    path = CONFIGS / "digits.yaml"
+    with pytest.raises(InvalidInputError, match=f"^{path}:{place}"):
+        load_served_file(path)
+    with pytest.raises(type(error), match=f"^{error}$"):
+        load_served_file(path, own=False)
