@@ -42,9 +42,9 @@ class BatchPlacement:
     LONGEST_WAIT_S = 0.05
     BAN_S = 60.0
 
-    def __init__(self, limit_ms: float = 0.0) -> None:
+    def __init__(self) -> None:
         self.largest = 0
-        self._limit_ms = limit_ms
+        self._limit_ms = 0.0
         self._banned_from = math.inf
         self._banned_until_s = -math.inf
         self._slow = 0

@@ -264,10 +264,7 @@ def _measure_latency(
             if _preemptions() == before:
                 undisturbed_ms[size].append(times_ms[size][-1])
         progress(max((round_number + 1) / repeats, min(budget_share(), 1.0)))
-    for size, undisturbed in undisturbed_ms.items():
-        if not undisturbed:
-            undisturbed_ms[size] = times_ms[size]
-    return times_ms, undisturbed_ms
+    return times_ms, {size: undisturbed_ms[size] or times_ms[size] for size in sizes}
 
 
 def _preemptions() -> int:
