@@ -43,9 +43,8 @@ class ModelErrors:
         count = self._kinds[kind]
         if count == 1:
             text = "".join(traceback.format_exception(type(error), error, frames)).rstrip()
-            logger.error(
-                "%s failed on %s (rows: %d)\n%s", self._who(), _which(request_id), rows, text
-            )
+            which = f"request {request_id.decode('latin-1')}" if request_id else "a request"
+            logger.error("%s failed on %s (rows: %d)\n%s", self._who(), which, rows, text)
         elif count >= 10 and set(str(count)[1:]) == {"0"} and str(count)[0] == "1":
             logger.error("%s failed: %s, and %d like it", self._who(), self._last, count - 1)
 
@@ -58,10 +57,6 @@ class ModelErrors:
         Its text may hold what a client sent, so only the log has that.
         """
         return {"requests": self.count, "last": self._last}
-
-
-def _which(request_id: bytes) -> str:
-    return f"request {request_id.decode('latin-1')}" if request_id else "a request"
 
 
 def _model_frames(frames: TracebackType | None) -> TracebackType | None:

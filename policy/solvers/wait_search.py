@@ -197,7 +197,9 @@ class WaitSearch:
 
     def cost(self, control_limit: int, max_wait_ms: float | None) -> float:
         """Return what is to be least: the power, or the busy time if the energy is not known."""
-        return policy_cost(self._evaluate_simply(control_limit, max_wait_ms))
+        evaluation = self._evaluate_simply(control_limit, max_wait_ms)
+        power_w = evaluation.mean_power_w
+        return evaluation.device_busy_fraction if power_w is None else power_w
 
     def _shortest_wait_cheaper_than(self, cost: float, limit: int, near: float) -> float | None:
         """Find the shortest wait that costs less than `cost`; None if no finite one does."""
@@ -266,9 +268,3 @@ def _without_variation_and_event_loop(profile: Profile) -> Profile:
     return replace(
         profile, latency_ms=times_ms, energy_mj=energy_mj, latency_quantiles=None, event_loop=None
     )
-
-
-def policy_cost(evaluation: Evaluation) -> float:
-    """Return the mean power, or the busy fraction of the device if the energy is not known."""
-    power_w = evaluation.mean_power_w
-    return evaluation.device_busy_fraction if power_w is None else power_w
