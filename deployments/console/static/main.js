@@ -207,10 +207,10 @@ function renderModel(report, kept, isFirst) {
   });
 }
 
-// The load to ask about: without one now, the highest of late, or else one that fits one replica.
+// The load to ask about: with hardly any now, the highest of late, or else one that fits one replica.
 function assumedLoad(nowPerS, latePerS, capacityPerS) {
-  if (nowPerS > 0) return { arrival_rate_per_s: nowPerS, loadIs: "now" };
   const peakPerS = Math.max(0, ...latePerS);
+  if (nowPerS > 0.01 * peakPerS) return { arrival_rate_per_s: nowPerS, loadIs: "now" };
   if (peakPerS >= QUIET_PER_S) return { arrival_rate_per_s: peakPerS, loadIs: "recent peak" };
   return { arrival_rate_per_s: (Number.isFinite(capacityPerS) && 0.9 * capacityPerS) || 1, loadIs: "one replica" };
 }
