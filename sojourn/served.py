@@ -29,6 +29,7 @@ class Served:
     sla: str
     access: AccessConfig
     is_pipeline: bool = False
+    further_models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,11 @@ def _models(path: Path, check: bool, load: bool, here: bool, own: bool) -> Serve
     return ServedFile(
         run_of(services, [one.traits for one in checked]),
         tuple(
-            Served(service.user_config.sla.objective.in_words(), service.user_config.access)
+            Served(
+                service.user_config.sla.objective.in_words(),
+                service.user_config.access,
+                further_models=tuple(model.name for model in service.args.models),
+            )
             for service in services
         ),
         tuple(note for one in checked for note in one.notes),

@@ -209,6 +209,7 @@ def _summary(
         "dashboard": running.dashboard,
         "metrics_url": running.metrics_url,
         "model": model,
+        "further_models": application.further_models,
         "sla": application.sla,
         "start_s": start_s,
     }
@@ -244,6 +245,8 @@ def _solved_policy(url: str) -> dict[str, Any]:
 
 def _print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"{summary['model']} answers at {summary['url']} ({summary['start_s']:.0f} s)")
+    if summary["further_models"]:
+        click.echo(f"  further models of its replicas: {', '.join(summary['further_models'])}")
     click.echo(f"  SLA: {summary['sla']}")
     click.echo(f"  console: {summary['url']}/sojourn/")
     if "unknown" in summary:

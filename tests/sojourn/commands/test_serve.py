@@ -44,10 +44,13 @@ def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(monkeypat
 
     monkeypatch.setattr(serve, "get_json", get)
     running = LocalService(("http://s",), "http://d", "http://m", lambda: None)
-    summary = serve._summary("m", "http://s", Served("99%", AccessConfig()), running, 7.0)
+    served = Served("99%", AccessConfig(), further_models=("n", "o"))
+    summary = serve._summary("m", "http://s", served, running, 7.0)
     assert (summary["url"], summary["sla"], summary["start_s"]) == ("http://s", "99%", 7.0)
     serve._print_summary(summary)
-    assert f"HTTP Error {status}" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"HTTP Error {status}" in printed
+    assert "further models of its replicas: n, o\n" in printed
 
 
 def test_signals_in_quick_succession_are_one_and_only_two_count(monkeypatch):
