@@ -180,6 +180,12 @@ STAMP = "2026-11-22 04:23:56,360 digits_Replica 1a2b3c"
         (f"(ServeReplica:digits:Replica pid=12) WARNING {STAMP} 5d-6e -- odd", "odd"),
         ('(ServeReplica:digits:Replica pid=12)   File "cnn.py", line 3', '  File "cnn.py", line 3'),
         ("(ServeReplica:digits:Replica pid=12) \n", None),  # of a progress bar
+        ("(ServeReplica:digits:Replica pid=12) Fatal error", "Fatal error"),
+        ("(ServeReplica:digits:Replica pid=12) Extension modules: yaml._yaml, numpy.linalg", None),
+        (
+            "(ServeReplica:digits:Replica pid=12) [2026-11-27 E 1 2] logging.cc:474: *** SIGSEGV",
+            None,
+        ),
         ("", None),
         (f"(ServeController pid=12) ERROR {STAMP} -- it failed", None),
         (f"(ServeReplica:digits:Replica pid=12) INFO {STAMP} -- started", None),
