@@ -156,7 +156,7 @@ class ServiceModel:
             search_sizes=search_sizes,
             policy_at=policy_at,
             max_age_ms=self.limits.max_age_ms,
-            round_trip_ms=self.delays.round_trip_ms,
+            round_trip_ms=self.client_sla.response_time_ms - self.sla.response_time_ms,
         )
 
     def check_feasible(self) -> None:
