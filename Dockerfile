@@ -13,12 +13,12 @@ ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 PIP_DISABLE_PIP_VERSION_CHECK=1 PIP_RO
 # Install what serving and load tests need, at the versions of the lock and with the hashes of requirements.hashes; torch
 # comes from its own index, which has a build for each kind of device, and takes CUDA's packages from there.
 WORKDIR /opt/sojourn
-COPY requirements.lock requirements.hashes pyproject.toml ./
+COPY requirements.lock requirements.hashes ./
 RUN pip install --only-binary=:all: --no-deps --require-hashes --requirement requirements.hashes \
  && pip install --only-binary=:all: --constraint requirements.lock --index-url "$TORCH_INDEX" "$(grep '^torch==' requirements.lock)" \
  && pip check
 
-COPY README.md LICENSE ./
+COPY pyproject.toml README.md LICENSE ./
 COPY sojourn sojourn
 COPY policy policy
 COPY autoscaler autoscaler
