@@ -90,7 +90,7 @@ class Records:
         return whole
 
     def save(self, path: Path) -> None:
-        np.savez(path, allow_pickle=False, **vars(self))
+        np.savez(path, **vars(self))
 
     @classmethod
     def load(cls, path: Path) -> "Records":

@@ -1,7 +1,7 @@
 """One-line errors of a configuration: the key, the problem, the allowed values."""
 
 import difflib
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, get_args
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -79,15 +79,18 @@ def _problem(error: ErrorDetails, model: type[BaseModel]) -> str:
     return f"{message}, not {given!r:.100}"
 
 
-def _blocks_with(key: str, model: type[BaseModel], block: str | None = None) -> Iterator[str]:
-    """Yield the blocks of a file that have a key; `model` stands in `block`."""
+def _blocks_with(
+    key: str, model: type[BaseModel], block: str | None = None, within: Sequence[type] = ()
+) -> Iterator[str]:
+    """Yield the blocks of a file that have a key; `model` stands in `block`, `within` others."""
     block = (getattr(model, "block", None) or "") if block is None else block
+    within = (*within, model)
     for name, field in model.model_fields.items():
         if name == key:
             yield block
         inner = _model_within(field.annotation)
-        if inner is not None:
-            yield from _blocks_with(key, inner, f"{block}.{name}".removeprefix("."))
+        if inner is not None and inner not in within:
+            yield from _blocks_with(key, inner, f"{block}.{name}".removeprefix("."), within)
 
 
 def _other_blocks_with(key: str, model: type[BaseModel]) -> Iterator[str]:
