@@ -7,14 +7,8 @@ import pytest
 from ray.exceptions import TaskCancelledError
 
 from deployments.http.app import InferenceApp
-from tests.support.models.doubles_service import body, make_service
+from tests.support.models.doubles_service import body
 from tests.support.waiting import LIMIT_S
-
-
-@pytest.fixture
-async def service():
-    async with make_service() as made:
-        yield made
 
 
 @pytest.fixture

@@ -8,14 +8,7 @@ from deployments.errors import BusyError
 from deployments.http.app import InferenceApp
 from deployments.http.console import MAX_STREAMS, SEND_TIMEOUT_S, Console
 from tests.support.clocks.virtual_asyncio import VirtualTimeLoop
-from tests.support.models.doubles_service import make_service
 from tests.support.waiting import LIMIT_S
-
-
-@pytest.fixture
-async def service():
-    async with make_service() as made:
-        yield made
 
 
 @pytest.fixture

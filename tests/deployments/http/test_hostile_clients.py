@@ -18,26 +18,18 @@ from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES
 from deployments.http.signature import MAX_JSON_BYTES
 from tests.support.http.raw_requests import GZIP, INFER, post, read_json
 from tests.support.models.doubles_service import (
-    Doubles,
     body,
     hosting,
     listening,
-    make_service,
     without_access_log,
 )
 from tests.support.waiting import until
 
 
 @pytest.fixture
-async def service():
-    async with make_service(Doubles()) as made:
-        made.max_body_bytes = 1 << 20
-        yield made
-
-
-@pytest.fixture
 async def connect(service):
     """Opens a connection to a server with that service."""
+    service.max_body_bytes = 1 << 20
     app = InferenceApp(service, "1")
 
     @contextlib.asynccontextmanager

@@ -17,7 +17,7 @@ from deployments.http.middleware import (
 )
 from deployments.http.protocol import InferenceProtocol
 from tests.support.http.raw_requests import post
-from tests.support.models.doubles_service import Doubles, body, listening, make_service, serving
+from tests.support.models.doubles_service import Doubles, body, listening, serving
 from tests.support.waiting import until
 
 
@@ -47,12 +47,6 @@ class Wrapper:
 def _close_fast_path():
     yield
     FastPath.hosted = InferenceProtocol.hosted = None
-
-
-@pytest.fixture
-async def service():
-    async with make_service() as made:
-        yield made
 
 
 def client_of(app):
