@@ -1,4 +1,5 @@
 import dataclasses
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -20,18 +21,6 @@ from tests.support.autoscaling.fleet_views import Scripted
 from tests.support.profiles import GOOGLENET_P4
 
 OBJECTIVE = ServiceLevelObjective(50.0, 99.0)
-
-
-class Steady:
-    name = "steady"
-
-    def __init__(self, replicas):
-        self.wanted = replicas
-        self.views = []
-
-    def replicas(self, view):
-        self.views.append((view, view.reports()))
-        return self.wanted
 
 
 def scenario(**options):
@@ -62,7 +51,9 @@ def content(run):
 def test_the_seed_determines_the_run_and_not_the_autoscaler_the_arrivals():
     def logged(seed, replicas):
         simulation = Simulation(
-            scenario(counts=np.full(20, 2000.5), seed=seed), Steady(replicas), log_requests=True
+            scenario(counts=np.full(20, 2000.5), seed=seed),
+            Scripted((0, replicas)),
+            log_requests=True,
         )
         run = simulation.run()
         assert run.refused.sum() == 0
@@ -75,14 +66,14 @@ def test_the_seed_determines_the_run_and_not_the_autoscaler_the_arrivals():
 
 def test_an_autoscaler_is_kept_within_the_bounds():
     for wanted, expected in ((100, 6), (-5, 2)):
-        run = simulate(scenario(min_replicas=2), Steady(wanted))
+        run = simulate(scenario(min_replicas=2), Scripted((0, wanted)))
         assert_array_equal(run.ordered[1:], expected)
 
 
 def test_the_views_agree_with_the_run():
-    autoscaler = Steady(3)
+    autoscaler = Scripted((0, 3))
     run = simulate(scenario(failures=Failures()), autoscaler)
-    views = [view for view, _ in autoscaler.views]
+    views = autoscaler.views
     assert [view.now_s for view in views] == list(range(1, 21))
     assert_array_equal([view.offered for view in views], run.offered)
     # Little's law: mean number in the replicas = arrival rate times mean time in them.
@@ -95,10 +86,10 @@ def test_the_views_agree_with_the_run():
 
 def test_replicas_report_as_live_ones_do():
     settings = AutoscalerSettings(scale_down_delay_s=33.0)
-    autoscaler = Steady(2)
+    autoscaler = Scripted((0, 2))
     given = scenario(counts=np.full(5, 9000.0), failures=Failures(), autoscaler_settings=settings)
     run = simulate(given, autoscaler)
-    reports = autoscaler.views[-1][1]
+    reports = autoscaler.views[-1].reports()
     assert len({report.replica_id for report in reports}) == 2
     offered, refused, answered, waiting = (
         sum(getattr(report, name) for report in reports)
@@ -121,15 +112,15 @@ def test_replicas_report_as_live_ones_do():
 
 
 def test_an_infeasible_sla_is_reported_as_such():
-    autoscaler = Steady(1)
+    autoscaler = Scripted((0, 1))
     given = scenario(counts=np.array([5.0]), replicas=1)
     simulate(dataclasses.replace(given, objective=ServiceLevelObjective(0.4, 99.0)), autoscaler)
-    assert [report.out_of_reach for report in autoscaler.views[0][1]] == [True]
+    assert [report.out_of_reach for report in autoscaler.views[0].reports()] == [True]
 
 
 def test_a_bad_run_is_rejected():
     with pytest.raises(InvalidInputError, match=r"must return a whole number, not 1\.5"):
-        simulate(scenario(), Steady(1.5))
+        simulate(scenario(), SimpleNamespace(name="half", replicas=lambda view: 1.5))
 
 
 def test_a_replica_draws_its_idle_power_for_all_the_time_that_it_is_paid_for():

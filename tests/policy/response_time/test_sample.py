@@ -11,17 +11,10 @@ from policy.batching_policy import BatchingPolicy
 from policy.latency_quantiles import LatencyQuantiles
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
-from tests.support.profiles import GOOGLENET_P4
+from tests.support.profiles import GOOGLENET_P4, gamma_times
 
 PERCENTILES = (50, 90, 95, 99, 99.9)
 MEASURED = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
-
-
-def gamma_times(profile, variation):
-    """Return a profile whose batch times are gamma distributed, by five quantiles."""
-    ratios = stats.gamma(variation**-2, scale=variation**2).ppf(MEASURED / 100)
-    table = np.repeat(ratios[:, None], profile.max_batch_size, axis=1)
-    return replace(profile, latency_quantiles=LatencyQuantiles(MEASURED, table))
 
 
 def one_by_one(distribution, percentiles):

@@ -16,29 +16,14 @@ from policy.solvers.reference.truncated import TruncatedSmdp
 from tests.support.profiles import GOOGLENET_P4
 
 
-def paper_smdp(max_queue_length, overflow_cost, energy_weight=1.0):
+def paper_smdp(max_queue_length, overflow_cost):
     return TruncatedSmdp(
         GOOGLENET_P4,
         0.9 * GOOGLENET_P4.capacity_per_s,
-        Weights(1, energy_weight),
+        Weights(1, 1),
         max_queue_length,
         overflow_cost,
     )
-
-
-@pytest.mark.parametrize(
-    ("overflow_cost", "max_queue_length", "share"),
-    [(1e4, 89, 9.35e-4), (1e3, 78, 9.76e-4), (1e2, 70, 8.35e-4)],
-)
-def test_the_least_queue_length_and_the_overflow_share_in_the_papers_setting(
-    overflow_cost, max_queue_length, share
-):
-    solution = policy_iteration(paper_smdp(max_queue_length, overflow_cost))
-    assert solution.average_cost == pytest.approx(66.134, abs=1e-3)
-    assert solution.policy.control_limit == 7
-    assert solution.overflow_cost_per_ms == pytest.approx(share, rel=1e-3)
-    shorter = policy_iteration(paper_smdp(max_queue_length - 1, overflow_cost))
-    assert shorter.overflow_cost_per_ms > 1e-3
 
 
 @pytest.mark.parametrize("max_queue_length", [177, 190, 191])
