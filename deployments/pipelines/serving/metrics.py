@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from prometheus_client import CollectorRegistry, generate_latest
@@ -37,18 +37,20 @@ def measured_ms(core: PipelineCore) -> dict[str, float]:
     return {f"{rank:g}": ms for rank, ms in zip(PERCENTILES, values_ms, strict=True)}
 
 
+def _instrument(
+    name: str, description: str, labels: tuple[str, ...], read: Callable[[PipelineService], Reading]
+) -> PipelineInstrument:
+    kind: Literal["counter", "gauge"] = "counter" if name.endswith("_total") else "gauge"
+    labels = ("pipeline", *labels)
+    return PipelineInstrument(f"sojourn_{name}", kind, description, labels, read=read)
+
+
 def _stages(name: str, description: str, attribute: str) -> PipelineInstrument:
     def read(service: PipelineService) -> Reading:
         stages = service.pipeline.core.stages
         return [((stage.name,), float(getattr(stage, attribute))) for stage in stages]
 
-    return PipelineInstrument(
-        f"sojourn_stage_{name}",
-        "counter" if name.endswith("_total") else "gauge",
-        description,
-        ("pipeline", "stage"),
-        read=read,
-    )
+    return _instrument(f"stage_{name}", description, ("stage",), read)
 
 
 def _whole(
@@ -60,13 +62,7 @@ def _whole(
     def values(service: PipelineService) -> Reading:
         return [((key,) if labels else (), float(v)) for key, v in read(service).items()]
 
-    return PipelineInstrument(
-        f"sojourn_pipeline_{name}",
-        "counter" if name.endswith("_total") else "gauge",
-        description,
-        ("pipeline", *labels),
-        read=values,
-    )
+    return _instrument(f"pipeline_{name}", description, labels, values)
 
 
 PIPELINE_INSTRUMENTS = (

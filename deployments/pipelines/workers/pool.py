@@ -89,9 +89,6 @@ class WorkerPool(Workers[PooledWorker]):
         self._lose(worker, reason)
         self._start_another()
 
-    def _abandon(self, worker: PooledWorker, how: str) -> None:
-        self.lost(worker, how)
-
     def check(self, now_s: float) -> None:
         super().check(now_s)
         for worker, since_s in [*self._starting.items()]:

@@ -146,7 +146,7 @@ class ReplicaWorkers(Workers[_Replica]):
             logger.error(_LOST.format(self.name, how))
         self._lose(replica, _LOST.format(self.name, how))
 
-    def _abandon(self, worker: _Replica, how: str) -> None:
+    def lost(self, worker: _Replica, how: str) -> None:
         # Nobody connects to it again: it fails its health check, too, and Ray replaces it.
         worker.path.unlink(missing_ok=True)
         self.replica_lost(worker, how)

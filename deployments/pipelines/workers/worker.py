@@ -64,13 +64,14 @@ class Workers(ABC, Generic[SomeWorker]):
     def _worker_free(self, worker: SomeWorker) -> None: ...
 
     @abstractmethod
-    def _abandon(self, worker: SomeWorker, how: str) -> None: ...
+    def lost(self, worker: SomeWorker, how: str) -> None:
+        """Use a worker no more; its batch is lost."""
 
     def check(self, now_s: float) -> None:
         """Abandon workers that hang; called several times a second."""
         for worker, (_, since_s) in [*self._busy.items()]:
             if now_s - since_s > self._hang_after_s:
-                self._abandon(worker, self.hang)
+                self.lost(worker, self.hang)
 
     def ended(self, worker: SomeWorker, outcome: Outcome) -> None:
         """Handle the outcome of a worker's batch, unless the worker was abandoned."""
