@@ -11,8 +11,8 @@ busy; the core forms one at the instant when a device can take it.
 
 Within a priority, requests are served first in, first out. For each step of its priority, a request
 is treated as if it had arrived `head_start_ms` earlier: it overtakes requests that arrived shortly
-before it, but for those that a free device has let wait for others. Those that this leaves no time
-are given up while another replica may answer them.
+before it, but for those that a free device has let wait for others, and for the rest of one that
+has begun. Those that this leaves no time are given up while another replica may answer them.
 
 Requests of different kinds, such as rows of different shapes, share no batch. When a batch starts
 follows from all rows that wait; it holds those of the kind of the request that is next.
@@ -73,6 +73,7 @@ class BatcherCore:
     ) -> None:
         self.devices, self.running = devices, 0
         self._admission = Admission(limits)
+        self._queue = RequestQueue()
         self.arrival_rate = ArrivalRate(rate_window_s)
         self.use(table, limits)
         self.wake_at_s: float | None = None
@@ -80,7 +81,6 @@ class BatcherCore:
         self.given_up: list[Request] = []
         self.crowded_out: list[Request] = []
         self.wait_factor = 1.0
-        self._queue = RequestQueue()
         self._failed = FailedBatches(self._queue)
         self._bisection = self._failed.bisection
         #: When the latest batch will be done; None: a device is free.
@@ -91,6 +91,7 @@ class BatcherCore:
         self.table = table
         self._fixed = table.policy if isinstance(table, FixedPolicy) else None
         self.limits = self._admission.limits = limits
+        self._queue.rows_in_time = limits.rows_in_time
         rate = self.arrival_rate
         rate.horizon_s = horizon_s(1e-3 * limits.max_age_ms, rate.window_s)
 

@@ -1,6 +1,7 @@
 """The limits of a batcher, live and simulated. Only `limits_for` derives them from an SLA."""
 
 import math
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -78,6 +79,14 @@ class Limits:
     def rows_that_fill(self) -> int:
         """Rows that fill a batch, or the waiting room if that is smaller."""
         return min(self.max_batch_size, self.max_queue_rows)
+
+    @cached_property
+    def rows_in_time(self) -> int:
+        """The most rows of a request that an idle device does in time; 0 if all are let in."""
+        if self.admit_within_ms == math.inf:
+            return 0
+        batches, left_ms = divmod(self.admit_within_ms, self.latency_ms[-1])
+        return int(batches) * self.max_batch_size + bisect_right(self.latency_ms, left_ms)
 
     def batch_latency_ms(self, size: int) -> float:
         """Return how long a batch of `size` rows takes; none is larger than the largest."""

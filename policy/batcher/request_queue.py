@@ -3,7 +3,7 @@
 import math
 from collections import Counter, deque
 from collections.abc import Callable, Hashable, Sequence
-from itertools import chain
+from itertools import chain, takewhile
 from typing import Any
 
 from policy.batcher.requests import Request, Slice
@@ -17,14 +17,18 @@ class RequestQueue:
 
     Slices put back after a failed batch go first. Requests that a free device has let wait for
     others follow, and then all others, treated as if they had arrived a head start earlier for each
-    step of their priority; both first in, first out. Only requests of the kind of the first one are
-    taken together.
+    step of their priority; both first in, first out. The rest of a request that has begun, and is
+    to be answered in time, goes before all that arrive later. Only requests of the kind of the
+    first one are taken together.
     """
 
     def __init__(self) -> None:
         self.rows = 0
         #: A free device has let the requests wait that arrived until then.
         self.let_wait_until_s = -math.inf
+        #: Of so many rows, requests are let in only to be answered in time.
+        self.rows_in_time = 0
+        self._newest_s = -math.inf
         #: By priority, the lowest first.
         self._queues: list[deque[Request]] = [deque()]
         self._rows_by_priority = [0]
@@ -47,14 +51,21 @@ class RequestQueue:
         return self.rows if kind is None else self._rows_by_kind.get(kind, 0)
 
     def rows_from(self, priority: int) -> int:
-        """Return how many rows wait of this priority or a higher one, or of failed batches."""
+        """Return how many rows wait that a new request of this priority does not overtake."""
         if not priority:
             return self.rows
         rows = sum(self._rows_by_priority[priority:])
         for part in self._returned:
             if part.request.priority < priority and not part.request.cancelled:
                 rows += part.rows
+        for queue in self._queues[:priority]:
+            for one in takewhile(self._keeps_its_turn, queue):
+                rows += 0 if one.cancelled else one.rows - one.rows_started
         return rows
+
+    def _keeps_its_turn(self, request: Request) -> bool:
+        """Return whether no later request overtakes this one, whatever its priority."""
+        return request.begun_s < math.inf or request.arrival_s <= self.let_wait_until_s
 
     def rows_ahead(self, kind: Hashable, batch_size: int, priority: int = 0) -> int:
         """Return the rows that wait before a request, with batches of other kinds as if full."""
@@ -64,7 +75,7 @@ class RequestQueue:
         if priority:
             by_kind = dict(self.returned_rows())
             for one in chain(*self._queues):
-                first = one.priority >= priority or one.arrival_s <= self.let_wait_until_s
+                first = one.priority >= priority or self._keeps_its_turn(one)
                 if first and not one.cancelled:
                     rows = one.rows - one.rows_started
                     by_kind[one.kind] = by_kind.get(one.kind, 0) + rows
@@ -86,6 +97,7 @@ class RequestQueue:
             self._queues.append(deque())
             self._rows_by_priority.append(0)
         self._queues[request.priority].append(request)
+        self._newest_s = max(self._newest_s, request.arrival_s)
         self._count(request, request.rows)
         if request.deadline_s < math.inf:
             self._has_deadlines = True
@@ -186,6 +198,8 @@ class RequestQueue:
                 continue
             start = request.rows_started
             stop = min(request.rows, start + size)
+            if not start and request.rows <= self.rows_in_time:
+                request.begun_s = self._newest_s
             request.rows_started = stop
             slices.append(Slice(request, start, stop))
             self._count(request, start - stop)
@@ -211,7 +225,9 @@ class RequestQueue:
         """Return the key of the order: a device that let a request wait owes it its time."""
         if request.arrival_s <= self.let_wait_until_s:
             return False, request.arrival_s
-        return True, request.arrival_s - request.priority * head_start_s
+        turn_s = request.arrival_s - request.priority * head_start_s
+        begun_s = request.begun_s - (len(self._queues) - 1) * head_start_s
+        return True, min(turn_s, begun_s)
 
     def _count(self, request: Request, rows: int) -> None:
         request.rows_queued += rows

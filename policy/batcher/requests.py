@@ -68,6 +68,9 @@ class Request:
         A batch has requests of one kind only; see `deployments.batcher.shapes`.
     rows_started : int
         Rows that have left the queue for a batch at least once.
+    begun_s : float
+        When the newest request had arrived as its first rows left the queue; infinity if they have
+        not, or if it takes too long to be answered in time.
     rows_suspected : int
         Rows that wait to be tested after a batch failed.
     failed_batches : int
@@ -85,6 +88,7 @@ class Request:
     priority: int = 0
     kind: Hashable = None
     rows_started: int = field(default=0, init=False)
+    begun_s: float = field(default=math.inf, init=False)
     rows_queued: int = field(default=0, init=False)
     rows_suspected: int = field(default=0, init=False)
     failed_batches: int = field(default=0, init=False)

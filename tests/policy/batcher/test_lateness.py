@@ -109,6 +109,39 @@ def test_what_is_let_in_is_answered_in_time_or_given_up_in_time_for_others_to_tr
 
 
 @settings(max_examples=30, derandomize=True)
+@given(systems, st.sampled_from([2, 12, 24]), st.integers(0, 2**32 - 1))
+def test_what_takes_several_batches_is_in_time_whatever_overtakes_it(system, most_rows, seed):
+    """One in sixty was late, as higher priorities overtook the rest of it."""
+    control_limit, kinds, load, high = system
+    core, random = core_of(control_limit), np.random.default_rng(seed)
+    rows = random.integers(1, most_rows + 1, size=300)
+    gap_s = 1e-3 * LATENCY_MS[-1] / 8 * rows.mean() / load
+    times_s = np.cumsum(random.exponential(gap_s, 300)).tolist()
+    priorities = (random.random(300) < high).astype(int).tolist()
+    kind_of = random.integers(len(kinds), size=300).tolist()
+    run = Run(core, batch_s=expected_s)
+    run.coming += [
+        Request(time_s, count, priority=priority, kind=kinds[kind])
+        for time_s, count, priority, kind in zip(
+            times_s, rows.tolist(), priorities, kind_of, strict=True
+        )
+    ]
+    run.run()
+    assert max(run.responses_s) <= 0.1 + 1e-9
+    assert not any(one.rows_started for one in (*core.given_up, *core.deadline_missed))
+
+
+def test_a_request_that_has_begun_keeps_its_turn_if_it_can_be_in_time():
+    for rows, first in ((20, "long"), (60, "high")):
+        core = core_of()
+        core.arrive(0.0, Request(0.0, rows, "long"))
+        core.next_batch(0.0)
+        assert core.arrive(0.001, Request(0.001, 1, "high", priority=1)) is None
+        core.device_free()
+        assert contents(core.next_batch(0.028))[0] == first
+
+
+@settings(max_examples=30, derandomize=True)
 @given(
     st.sampled_from([1, 2, 8]),
     st.sampled_from([[None], [*"ab"], [*"abc"]]),
