@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from tempfile import TemporaryDirectory
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.request import url2pathname
 from zipfile import BadZipFile, ZipFile
 
@@ -74,7 +74,11 @@ def check_service(
             history.check(directory or ".")
         loading = (config.num_cpus, config.args.store) if load else None
         traits = [
-            _check_in_worker(model, config.user_config.for_model(model.name), loading, directory)
+            _in_worker(
+                *("check_model", model, config.user_config.for_model(model.name), loading),
+                name=f"model {model.import_path}: its import" + " and load" * load,
+                folder=directory,
+            )
             for model in models.values()
         ]
     return Checked(traits_of_all(traits), room)
@@ -97,18 +101,11 @@ def traits_at(import_path: str) -> RequestTraits:
     return traits_of(find_model_class(import_path))
 
 
-def _check_in_worker(
-    model: ModelConfig, user_config: UserConfig, loading: Loading | None, folder: str | None
-) -> RequestTraits:
+def _in_worker(function: str, *arguments: Any, name: str, folder: str | None = None) -> Any:
+    """Return the result of a function of this module in a process of its own."""
+    function = f"{__name__}:{function}"
     try:
-        traits: RequestTraits = worker.run(
-            "deployments.local.check:check_model",
-            *(model, user_config, loading),
-            time_limit_s=TIMEOUT_S,
-            name=f"model {model.import_path}: its import" + " and load" * (loading is not None),
-            folder=folder,
-        )
-        return traits
+        return worker.run(function, *arguments, time_limit_s=TIMEOUT_S, name=name, folder=folder)
     except InfeasibleError:
         raise
     except SojournError as error:
@@ -181,15 +178,7 @@ def check_pipeline(pipeline: PipelineConfig, user_config: PipelineUserConfig) ->
     StartError
         A stage does not start, or the example fails, or its result is not as declared.
     """
-    try:
-        worker.run(
-            f"{__name__}:run_pipeline",
-            *(pipeline, user_config),
-            time_limit_s=TIMEOUT_S,
-            name=f"pipeline {pipeline.name}: its start",
-        )
-    except SojournError as error:
-        raise StartError(str(error)) from None
+    _in_worker("run_pipeline", pipeline, user_config, name=f"pipeline {pipeline.name}: its start")
 
 
 def run_pipeline(pipeline: PipelineConfig, user_config: PipelineUserConfig) -> None:
