@@ -50,8 +50,9 @@ KEEP_S = 600.0
 #: Slices in the largest batch.
 _MAX_ENTRIES = 1024
 _WORD_BYTES = 8
-#: The first words: how many entries follow, and when the replica last ran (`time.monotonic_ns`).
-_COUNT, _RAN_NS, _ENTRIES = 0, 1, 2
+#: The first words: how many entries follow, when the replica last ran (`time.monotonic_ns`), and
+#: whether a peer has logged its end.
+_COUNT, _RAN_NS, _LOGGED, _ENTRIES = 0, 1, 2, 3
 _FILE_BYTES = (_ENTRIES + _MAX_ENTRIES) * _WORD_BYTES
 #: The lowest bits of an entry: the deaths that its request had seen before.
 _DEATH_BITS = 2
@@ -220,7 +221,11 @@ class CrashJournal:
             self.deaths[digest] = max(deaths, self.deaths.get(digest, 0))
             self._read_s[digest] = time.monotonic()
             self._lost[digest] += 1
-        logger.warning("a replica %s on a batch of %d requests", what, count)
+        if not peer.words[_LOGGED]:
+            os.pwrite(peer.descriptor, b"\1", _LOGGED * _WORD_BYTES)
+            logger.warning(
+                "a replica (process %d) %s on a batch of %d requests", peer.process, what, count
+            )
         return digests
 
     def beat(self) -> None:
@@ -233,6 +238,7 @@ class CrashJournal:
         for place, digest in enumerate(digests[:_MAX_ENTRIES], _ENTRIES):
             self._words[place] = digest << _DEATH_BITS | (deaths.get(digest, 0) if deaths else 0)
         self.beat()
+        self._words[_LOGGED] = 0
         self._words[_COUNT] = min(len(digests), _MAX_ENTRIES)
 
     def end(self) -> None:

@@ -1,5 +1,6 @@
 import errno
 import os
+import re
 import time
 from contextlib import contextmanager
 
@@ -36,6 +37,19 @@ def test_what_was_on_a_device_has_seen_a_death_once_that_or_its_process_is_lost(
         journal.refresh()
         journal.look()
         assert journal.deaths == {3: 1, 5: 1}
+
+
+def test_a_death_is_logged_once_by_whoever_sees_it_first(directory, caplog):
+    peer = Peer(directory)
+    peer.tell("begin 1 2")
+    peer.die()
+    for _ in range(2):
+        with opened(directory) as journal:
+            journal.refresh()
+            journal.look()
+            assert journal.deaths == {1: 1, 2: 1}
+    (message,) = caplog.messages
+    assert re.fullmatch(r"a replica \(process \d+\) died on a batch of 2 requests", message)
 
 
 def test_silence_during_a_batch_counts_once_as_a_death_and_its_end_changes_nothing(directory):
