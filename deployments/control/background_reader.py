@@ -9,9 +9,6 @@ from typing import Generic, TypeVar
 
 logger = logging.getLogger("sojourn.control")
 
-#: The longest that anybody waits for a read; without the GCS, Ray's directory, it takes far longer.
-READ_TIMEOUT_S = 0.5
-
 Content = TypeVar("Content")
 
 
@@ -19,6 +16,7 @@ class BackgroundReader(Generic[Content]):
     """Call `read`, in a thread, when its result is asked for and the last call is old.
 
     `first` is the content until `read` has returned another; it returns None if it finds nothing.
+    Nobody waits longer than `timeout_s`; without the GCS, Ray's directory, a call takes far longer.
     """
 
     def __init__(
@@ -27,8 +25,9 @@ class BackgroundReader(Generic[Content]):
         first: Content,
         period_s: float,
         clock: Callable[[], float] = time.monotonic,
+        timeout_s: float = 0.5,
     ) -> None:
-        self._read, self._content = read, first
+        self._read, self._content, self._timeout_s = read, first, timeout_s
         self._period_s, self._clock = period_s, clock
         self._read_s = -math.inf
         self._reading: asyncio.Task[Content | None] | None = None
@@ -44,7 +43,7 @@ class BackgroundReader(Generic[Content]):
             self._read_s = now_s
             self._reading = asyncio.create_task(asyncio.to_thread(self._read))
             self._reading.add_done_callback(self._take)
-            await asyncio.wait([self._reading], timeout=READ_TIMEOUT_S)
+            await asyncio.wait([self._reading], timeout=self._timeout_s)
         return self._content
 
     def _take(self, reading: "asyncio.Task[Content | None]") -> None:

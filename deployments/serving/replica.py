@@ -52,8 +52,9 @@ logger = logging.getLogger("ray.serve")
 DRAIN_TIMEOUT_S = 20.0
 #: How often a replica asks Ray for the nodes of the cluster.
 NODES_PERIOD_S = 5.0
-#: Interval of queries to Ray's directory for replicas that were lost, while anybody asks.
-LOST_PERIOD_S = 5.0
+#: Interval of queries to Ray's directory for replicas that were lost, while anybody asks, and the
+#: limit on their time: the first one connects to it, and `sojourn top --once` asks only once.
+LOST_PERIOD_S, LOST_TIMEOUT_S = 5.0, 1.5
 #: Pause before a source of the history that does not answer is asked again.
 HISTORY_AGAIN_AFTER_S = 300.0
 
@@ -152,7 +153,9 @@ class Replica:
         leave_out_while(self._is_left_out)
         self._decisions = decision_reader(context.app_name, context.deployment, ray_store.read)
         lost = partial(read_lost_replicas, context.app_name, context.deployment)
-        self._lost = BackgroundReader[list[dict[str, Any]]](lost, [], LOST_PERIOD_S)
+        self._lost = BackgroundReader[list[dict[str, Any]]](
+            lost, [], LOST_PERIOD_S, timeout_s=LOST_TIMEOUT_S
+        )
         self._last_good = LastGoodConfig(
             *(context.app_name, context.deployment, first.model_name),
             *(ray_store.read, ray_store.store().save),

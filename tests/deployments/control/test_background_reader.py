@@ -1,14 +1,12 @@
 import asyncio
 import threading
 
-from deployments.control import background_reader
 from deployments.control.background_reader import BackgroundReader
 from tests.support.waiting import LIMIT_S
 
 
-async def test_what_hangs_is_read_once_and_nobody_waits_long_for_it(monkeypatch):
+async def test_what_hangs_is_read_once_and_nobody_waits_long_for_it():
     """Ray's directory hangs without the GCS: the replica's own periodic work goes on."""
-    monkeypatch.setattr(background_reader, "READ_TIMEOUT_S", 0.01)
     result, now_s, reads = threading.Event(), 0.0, 0
 
     def read():
@@ -17,7 +15,7 @@ async def test_what_hangs_is_read_once_and_nobody_waits_long_for_it(monkeypatch)
         assert result.wait(LIMIT_S)
         return "read"
 
-    reader = BackgroundReader(read, "first", 1.0, lambda: now_s)
+    reader = BackgroundReader(read, "first", 1.0, lambda: now_s, timeout_s=0.01)
     contents = await asyncio.gather(*(reader.content() for _ in range(20)))
     assert set(contents) == {"first"}
     now_s = 1.0
