@@ -75,9 +75,7 @@ class Run:
 
         The last window may be shorter.
         """
-        starts = np.arange(0, self.offered.size, WINDOW_S)
-        offered = np.add.reduceat(self.offered, starts)
-        in_time = np.add.reduceat(self.in_time, starts)
+        offered, in_time = _by_window(self.offered), _by_window(self.in_time)
         return np.divide(in_time, offered, out=np.ones_like(offered), where=offered > 0)
 
     def compliant(self) -> NDArray[np.bool_]:
@@ -86,7 +84,7 @@ class Run:
 
     def judged(self) -> NDArray[np.bool_]:
         """Return whether a request was offered in each window, shape (windows,)."""
-        return np.add.reduceat(self.offered, np.arange(0, self.offered.size, WINDOW_S)) > 0
+        return _by_window(self.offered) > 0
 
     @property
     def compliant_windows(self) -> float:
@@ -97,10 +95,8 @@ class Run:
     @property
     def most_power_w(self) -> float:
         """The highest mean power of a full window, in W; of the run if that is shorter."""
-        seconds = self.energy_j.size
-        starts = np.arange(0, seconds, WINDOW_S)
-        power_w = np.add.reduceat(self.energy_j, starts) / np.diff(np.append(starts, seconds))
-        return float(power_w[: max(1, seconds // WINDOW_S)].max())
+        energy_j, seconds = _by_window(self.energy_j), self.energy_j.size
+        return float(energy_j[: max(1, seconds // WINDOW_S)].max()) / min(seconds, WINDOW_S)
 
     @property
     def scalings_per_hour(self) -> float:
@@ -119,3 +115,8 @@ class Run:
         before = cumulative[index - 1] if index else 0.0
         low, high = self.bin_edges_ms[index], self.bin_edges_ms[index + 1]
         return float(low + (high - low) * (wanted - before) / self.histogram[index])
+
+
+def _by_window(by_second: FloatArray) -> FloatArray:
+    """Return the sum of each window, shape (windows,)."""
+    return np.add.reduceat(by_second, np.arange(0, by_second.size, WINDOW_S))

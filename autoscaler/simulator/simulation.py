@@ -10,11 +10,7 @@ import numpy as np
 from autoscaler.reports import ReplicaReport, curve_fields, delays_to_floats
 from autoscaler.simulator.arrivals import ArrivalTimes, scaled_counts
 from autoscaler.simulator.engines.compiled import CompiledEngine
-from autoscaler.simulator.engines.interface import (
-    AnsweredRequest,
-    FleetCounters,
-    bin_edges_ms,
-)
+from autoscaler.simulator.engines.interface import AnsweredRequest, FleetCounters, bin_edges_ms
 from autoscaler.simulator.fleet import Fleet, Replica
 from autoscaler.simulator.results import Run
 from autoscaler.simulator.scaling import FleetView, ScalingPolicy

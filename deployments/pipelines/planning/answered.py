@@ -6,6 +6,7 @@ import itertools
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -82,13 +83,14 @@ def answered_share(
     profiles = [profile_of(stage) for stage in graph.stages]
 
     def batch_ms(number: int, size: int) -> float:
-        profile = profiles[number]
-        ratio, quantiles = 1.0, profile.latency_quantiles
+        latency_ms, quantiles = (
+            profiles[number].latency_ms[size - 1],
+            profiles[number].latency_quantiles,
+        )
         if quantiles is not None:
-            ratios = quantiles.points[0][size - 1]
-            rank = quantiles.ranks(random.standard_normal(1))
-            ratio = float(np.interp(rank, np.arange(ratios.size), ratios)[0])
-        return float(profile.latency_ms[size - 1]) * ratio
+            ratios, weights = quantiles.points
+            latency_ms *= random.choice(ratios[size - 1], p=weights)
+        return float(latency_ms)
 
     arrivals_s = np.cumsum(random.exponential(1.0, requests))
     arrivals_s *= requests / (arrival_rate_per_s * arrivals_s[-1])  # at exactly this rate
@@ -109,12 +111,8 @@ def _stand_ins(step: Any, random: np.random.Generator) -> Any:
     if isinstance(step, Switch):
         shares = step.expected_shares
         keyed = {key: _stand_ins(part, random) for key, part in step.branches.items()}
-        keys, chances = list(shares), list(shares.values())
-        return replace(
-            step,
-            branches=keyed,
-            choose=lambda _: keys[random.choice(len(keys), p=chances)],
-        )
+        draw = partial(random.choice, len(shares), p=[*shares.values()])
+        return replace(step, branches=keyed, choose=lambda _: [*shares][draw()])
     if isinstance(step, Each):
         items = step.expected_items
         each = replace(step, branch=_stand_ins(step.branch, random), join=list)

@@ -127,11 +127,12 @@ def plan_pipeline(
             requests=int(_ANSWERED_SHARE * requests),
         )
 
-    level = None
+    level: float | None = None
     while counts_refusals:
-        level, missed = answered({})
+        before, (level, missed) = level, answered({})
         short = [name for name, limit in zip(names, most, strict=True) if workers[name] < limit]
-        if level >= sla.least_level or not short:
+        helps = before is None or level > before  # where an item alone is refused, none does
+        if level >= sla.least_level or not short or not helps:
             break
         workers[max(short, key=lambda name: missed[name])] += 1
     simulated = run(tuple(workers.values()))
