@@ -115,9 +115,7 @@ class InferenceProtocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Expect a first request as soon as a further one."""
         super().connection_made(cast(asyncio.Transport, transport))
-        self._last_answer_s = self.loop.time()
-        if self.timeout_keep_alive_task is None:
-            self._expect_request(self.timeout_keep_alive)
+        self._became_idle()
         hosted, peer = self.hosted, peer_of(transport)
         if hosted is not None and hosted.loop is self.loop:
             self._app = hosted.app

@@ -194,8 +194,6 @@ def _report_failures(api: ServeApi, ended: _InputEnd, answers: TextIO) -> None:
 def _raise_as_start_error(what: str) -> Iterator[None]:
     try:
         yield
-    except StartError:
-        raise
     except Exception as error:
         lines = str(error).strip().splitlines() or [type(error).__name__]
         raise StartError(f"{what}: {lines[-1].strip()}") from error
