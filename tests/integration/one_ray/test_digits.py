@@ -101,17 +101,10 @@ def policy(service: Running):
     return get(f"{service.url}/sojourn/policy").json()
 
 
-def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_path):
+def test_tokens_take_effect_without_restarting_a_replica(service: Running):
     before = set(service.replicas())
     infer, example = f"{service.url}/v2/models/digits/infer", example_of(service)
-    # At this rate, only the burst is admitted while the test runs.
-    access = {
-        "tokens": [
-            {"name": "user", "hash": hash_token("u"), "scopes": ["inference", "operations"]},
-            {"name": "operator", "hash": hash_token("o"), "scopes": ["operations"]},
-            {"name": "slow", "hash": hash_token("s"), "requests_per_s": 1e-3, "burst": 2},
-        ]
-    }
+    access = {"tokens": [{"name": "user", "hash": hash_token("u")}]}
     # One connection for all: a token counts on connections that were opened without one, too.
     with httpx.Client() as client:
 
@@ -125,27 +118,13 @@ def test_tokens_take_effect_without_restarting_a_replica(service: Running, tmp_p
         denied = infer_as("unknown")
         assert denied.status_code == 401
         assert denied.headers["www-authenticate"] == 'Bearer realm="sojourn", error="invalid_token"'
-        assert infer_as("o").status_code == 403
         right = infer_as("u")
         assert (right.status_code, right.json()["outputs"][0]["data"]) == (200, [3])
-        limited = [infer_as("s") for _ in range(3)]
-        assert [answer.status_code for answer in limited] == [200, 200, 429]
-        assert 900 < int(limited[-1].headers["retry-after"]) <= 1000
         for probe in ("live", "ready"):
             assert client.get(f"{service.url}/v2/health/{probe}").status_code == 200
         # Not on the short way, and not through the fast path of the replica.
         assert client.get(f"{service.url}/sojourn/policy").status_code == 401
         assert client.get(f"{service.url}/elsewhere").status_code == 401
-
-        load_test = [BIN / "sojourn", "loadtest", "--url", service.url, "--json"]
-        load_test += ["--arrival-rate", "50", "--duration-s", "2"]
-        assert subprocess.run(load_test, capture_output=True).returncode != 0
-        token_file = tmp_path / "token"
-        token_file.write_text("u\n")
-        load_test += ["--token-file", token_file]
-        report = json.loads(subprocess.run(load_test, capture_output=True, check=True).stdout)
-        assert report["requests"] == report["ok"] > 50
-
         service.redeploy(document())
         assert wait_for(lambda: infer_as(None).status_code == 200)
     assert set(service.replicas()) == before
