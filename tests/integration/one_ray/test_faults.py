@@ -1,6 +1,6 @@
-"""Faults under load on a real Ray: what clients lose, and for how long.
+"""Faults and deployments under load on a real Ray: what clients lose, and for how long.
 
-All tests share one service. `benchmarks.resilience` has more faults, for longer.
+All tests of faults share one service. `benchmarks.resilience` has more faults, for longer.
 """
 
 import signal
@@ -15,7 +15,7 @@ import pytest
 from benchmarks.resilience.load import Bystanders, Load, Target
 from benchmarks.resilience.service import emulated_document
 from benchmarks.resilience.tally import Outcome
-from tests.support.processes.services import Running
+from tests.support.processes.services import Running, get, serving_late
 from tests.support.waiting import LIMIT_S, wait_for
 
 pytestmark = pytest.mark.integration
@@ -112,3 +112,33 @@ def test_the_death_of_the_actor_that_manages_haproxy_is_not_noticed(service: Run
         assert wait_for(lambda: newest(service, "bin/haproxy -db") not in (None, orphan))
         assert wait_for(partial(answered_from, bystanders, time.monotonic(), 100))
     assert broken(bystanders) == []
+
+
+def versioned(replicas, version, **model):
+    document = serving_late(emulated_document(replicas, version=version, **model))
+    document["applications"][0]["name"] = "versioned"
+    return document
+
+
+def test_no_request_is_lost_while_replicas_are_replaced_and_stopped(one_ray: Running):
+    """Not even with one replica, nor while a new version does not come up."""
+    service = one_ray.serve_instead(versioned(1, "1"))
+
+    def versions():
+        return get(f"{service.url}/v2/models/googlenet").json()["versions"]
+
+    with load(service) as bystanders:
+        assert wait_for(lambda: len(service.replicas()) == 1)
+        (first,) = service.replicas()
+        service.redeploy(versioned(1, "2"))
+        assert wait_for(lambda: versions() == ["2"] and first not in service.replicas())
+        (second,) = service.replicas()
+        service.redeploy(versioned(1, "3", options={"profile": "no-such-file"}))
+        assert wait_for(lambda: "no-such-file" in str(service.applications()["versioned"]))
+        assert second in service.replicas()
+        assert versions() == ["2"]
+        service.redeploy(versioned(2, "2"))
+        assert wait_for(lambda: len(service.replicas()) == 2)
+        service.redeploy(versioned(1, "2"))
+        assert wait_for(lambda: len(service.replicas()) == 1)
+    assert {one.outcome for one in bystanders.requests} == {Outcome.RIGHT}
