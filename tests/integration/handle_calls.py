@@ -12,16 +12,13 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import orjson
 import ray
 from ray import serve
 from ray.serve.config import RequestRouterConfig
-from ray.serve.handle import DeploymentHandle
 
 from autoscaler.ray import store as ray_store
 from autoscaler.scaled_deployments import log_key
@@ -62,7 +59,7 @@ LIGHT = {"num_cpus": 0.01}
 class Worker:
     """A replica that is full with one call."""
 
-    async def work(self, duration_s: float, begun: str = "") -> str:
+    async def work(self, duration_s, begun=""):
         """Take some time; leave a file in the folder `begun`, if there is one."""
         name = str(serve.get_replica_context().replica_id.unique_id)
         if begun:
@@ -73,10 +70,10 @@ class Worker:
 
 @serve.deployment(ray_actor_options=LIGHT)
 class Caller:
-    def __init__(self, worker: DeploymentHandle) -> None:
+    def __init__(self, worker):
         self._worker = worker
 
-    async def spread(self) -> dict[str, Any]:
+    async def spread(self):
         """Make calls one after the other; count them by replica, and tell how long one takes."""
         calls = [await self._timed_call() for _ in range(SPREAD_CALLS)]
         durations_s = [duration_s for _, duration_s in calls]
@@ -85,7 +82,7 @@ class Caller:
             "median_s": statistics.median(durations_s),
         }
 
-    async def beside_full_ones(self, calls: int) -> dict[str, Any]:
+    async def beside_full_ones(self, calls):
         """Keep three of four replicas full; return where other calls go, and how long they take."""
         with tempfile.TemporaryDirectory() as begun:
             busy = [asyncio.ensure_future(self._called(LONG_S, begun)) for _ in range(3)]
@@ -96,30 +93,29 @@ class Caller:
         replicas, durations_s = zip(*found, strict=True)
         return {"replicas": replicas, "durations_s": durations_s}
 
-    async def _timed_call(self) -> tuple[str, float]:
+    async def _timed_call(self):
         started_s = time.monotonic()
         return await self._called(0), time.monotonic() - started_s
 
-    async def _called(self, duration_s: float, begun: str = "") -> str:
-        replica: str = await self._worker.work.remote(duration_s, begun)
-        return replica
+    async def _called(self, duration_s, begun=""):
+        return await self._worker.work.remote(duration_s, begun)
 
 
 @serve.deployment(ray_actor_options=LIGHT, max_ongoing_requests=10_000)
 class Emulated:
     """An emulated device behind its batcher, without HTTP, that reports to the autoscaler."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         document = load_document("emulated-p4.yaml")
         model = document["applications"][0]["args"]["model"]
         self._service = load_service(ModelConfig.model_validate(model))
         tensor = {"name": "input", "datatype": "FP32", "shape": [ROWS, 1], "data": [7.0] * ROWS}
         self._body = orjson.dumps({"inputs": [tensor]})
 
-    async def reconfigure(self, user_config: dict[str, Any]) -> None:
+    async def reconfigure(self, user_config):
         await self._service.configure(parse_user_config(user_config))
 
-    async def infer(self) -> None:
+    async def infer(self):
         """Serve a request of several rows, unless the waiting room is full."""
         request = parse_request(self._body, None, self._service.signature)
         arrival_s = time.monotonic()
@@ -127,22 +123,22 @@ class Emulated:
             await self._service.infer(request, arrival_s)
             self._service.count_answered(request.rows, arrival_s)
 
-    def record_autoscaling_stats(self) -> dict[str, float]:
+    def record_autoscaling_stats(self):
         return {**self._service.autoscaling_stats(), "start_time_s": 1.0}
 
 
 @serve.deployment(ray_actor_options=LIGHT)
 class Front:
-    def __init__(self, *behind: DeploymentHandle) -> None: ...
+    def __init__(self, *behind): ...
 
 
-def shared(args: dict[str, Any]) -> serve.Application:
+def shared(args):
     """Build an application of two models that share a budget."""
     models = [Emulated.options(name=name).bind() for name in MODELS]  # type: ignore[attr-defined]
     return Front.bind(*models)  # type: ignore[attr-defined]
 
 
-def shared_document() -> dict[str, Any]:
+def shared_document():
     scaling = {
         "min_replicas": 1,
         "max_replicas": BUDGET,
@@ -175,7 +171,7 @@ def shared_document() -> dict[str, Any]:
     }
 
 
-def replicas_of(*names: str) -> int:
+def replicas_of(*names):
     """Count the models' running and starting replicas, all at the same instant."""
     deployments = serve.status().applications["shared"].deployments
     return sum(
@@ -186,7 +182,7 @@ def replicas_of(*names: str) -> int:
     )
 
 
-async def load_one(name: str, until: Callable[[], bool]) -> dict[str, Any]:
+async def load_one(name, until):
     """Overload one replica of a model until `until` holds; return the observed counts."""
     handle = serve.get_deployment_handle(name, "shared")
     deadline_s = time.monotonic() + LOAD_TIMEOUT_S
@@ -201,7 +197,7 @@ async def load_one(name: str, until: Callable[[], bool]) -> dict[str, Any]:
     return {"replicas": {model: replicas_of(model) for model in MODELS}, "most_together": most}
 
 
-async def share() -> list[dict[str, Any]]:
+async def share():
     """Load one model, then the other."""
     first, second = MODELS
     return [
@@ -210,14 +206,7 @@ async def share() -> list[dict[str, Any]]:
     ]
 
 
-def decisions(name: str) -> dict[str, Any]:
-    content = ray_store.read(log_key("shared", name))
-    assert content is not None
-    log: dict[str, Any] = orjson.loads(content)
-    return log
-
-
-def main() -> None:
+def main():
     os.environ["RAY_SERVE_LOG_TO_STDERR"] = "0"
     context = ray.init(
         address="local",
@@ -233,7 +222,7 @@ def main() -> None:
         ray.shutdown()
 
 
-def observed(dashboard: str) -> dict[str, Any]:
+def observed(dashboard):
     serve.start(proxy_location="Disabled")
     ServeApi(dashboard).deploy(shared_document())
     caller = Caller.bind(Worker.bind())  # type: ignore[attr-defined]
@@ -248,7 +237,9 @@ def observed(dashboard: str) -> dict[str, Any]:
         "retry_delay_ms": RETRY_DELAY_MS,
         "budget": BUDGET,
         "shared": asyncio.run(share()),
-        "decisions": {model: decisions(model) for model in MODELS},
+        "decisions": {
+            model: orjson.loads(ray_store.read(log_key("shared", model))) for model in MODELS
+        },
     }
 
 
