@@ -9,6 +9,8 @@ from collections.abc import Callable
 
 #: File descriptor: `sys.stderr` may be something else.
 _STDERR = 2
+#: Ray may lose what a process prints within this time of its end.
+_SHOWN_AFTER_S = 1.0
 
 
 async def end_if_loop_hangs(
@@ -33,7 +35,9 @@ async def end_if_loop_hangs(
     def watch() -> None:
         while not stopped.wait(every_s):
             if time.monotonic() > seen_s + 2 * every_s and (words := hung()) is not None:
+                faulthandler.cancel_dump_traceback_later()
                 os.write(_STDERR, f"{words}\n".encode())
+                time.sleep(_SHOWN_AFTER_S)
                 os._exit(1)
 
     threading.Thread(target=watch, name="sojourn-watchdog", daemon=True).start()
