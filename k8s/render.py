@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from sojourn.k8s_release import GPU_POD, dump, environment, serve_config
+from sojourn.k8s_release import dump, environment, read_pod, serve_config
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
@@ -27,7 +27,7 @@ def render() -> dict[Path, str]:
         Path("k8s/base/serve_config.yaml"): dump(serve_config(ROOT / SOURCE), str(SOURCE)),
         Path("k8s/base/serve_environment.env"): environment(ROOT / SOURCE, str(SOURCE)),
         Path("k8s/overlays/gpu/serve_config.yaml"): dump(
-            serve_config(ROOT / SOURCE, GPU_POD.gpus), str(SOURCE)
+            serve_config(ROOT / SOURCE, read_pod(ROOT / "k8s", "gpu").gpus), str(SOURCE)
         ),
         Path("k8s/overlays/cpu-demo/serve_config.yaml"): dump(
             serve_config(ROOT / DEMO, tokens=None), str(DEMO)
@@ -38,12 +38,13 @@ def render() -> dict[Path, str]:
 
 
 def prometheus_rule() -> str:
-    """Return the rules of Prometheus as its operator takes them."""
+    """Return the rules of Prometheus as its operator takes them; nothing scrapes a store."""
+    groups = yaml.safe_load((ROOT / RULES).read_text())["groups"]
     content = {
         "apiVersion": "monitoring.coreos.com/v1",
         "kind": "PrometheusRule",
         "metadata": {"name": "sojourn"},
-        "spec": yaml.safe_load((ROOT / RULES).read_text()),
+        "spec": {"groups": [group for group in groups if group["name"] != "sojourn-store"]},
     }
     header = f"# Generated from {RULES}; edit that.\n"
     return header + yaml.safe_dump(content, sort_keys=False, width=120)

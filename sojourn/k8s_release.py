@@ -4,6 +4,8 @@ A service in a cluster needs tokens: those of the config, or one that is made wi
 holds it.
 """
 
+import filecmp
+import math
 import re
 import shutil
 import sysconfig
@@ -33,7 +35,9 @@ GPU_OVERLAYS = ("gpu", "gpu-ha")
 _HAPROXY = Path("/usr/local/bin/sojourn-haproxy")
 #: Of the Service, the containers, the probes and the policies in k8s/base.
 PORT = 8000
-_MAX_PODS = "/spec/rayClusterConfig/workerGroupSpecs/0/maxReplicas"
+_GPU_OVERLAY = Path("overlays/gpu/kustomization.yaml")
+_WORKERS = "/spec/rayClusterConfig/workerGroupSpecs/0"
+_MAX_PODS = f"{_WORKERS}/maxReplicas"
 _RELEASE = Path("overlays/release")
 _TOKEN_FILE = "token.yaml"
 #: A tag may be moved to another image; a digest names one.
@@ -50,8 +54,41 @@ class Pod:
     memory_gib: float
 
 
-#: As k8s/base/rayservice.yaml says, and k8s/overlays/gpu/kustomization.yaml.
-CPU_POD, GPU_POD = Pod(1, 0, 4), Pod(1, 1, 16)
+def read_pod(folder: Path, base: str) -> Pod:
+    """Return what a pod of replicas has by the manifests in `folder`."""
+    path = folder / "base/rayservice.yaml"
+    try:
+        cluster = yaml.safe_load(path.read_text())["spec"]["rayClusterConfig"]
+        group, gpus = cluster["workerGroupSpecs"][0], 0
+        resources = group["template"]["spec"]["containers"][0]["resources"]
+        if base in GPU_OVERLAYS:
+            path = folder / _GPU_OVERLAY
+            patch = yaml.safe_load(path.read_text())["patches"][0]["patch"]
+            changed = {entry["path"]: entry["value"] for entry in yaml.safe_load(patch)}
+            gpus = changed[f"{_WORKERS}/rayStartParams/num-gpus"]
+            resources = changed[f"{_WORKERS}/template/spec/containers/0/resources"]
+        memory_gib = float(resources["limits"]["memory"].removesuffix("Gi"))
+        return Pod(float(group["rayStartParams"]["num-cpus"]), int(gpus), memory_gib)
+    except (AttributeError, LookupError, TypeError, ValueError, yaml.YAMLError) as error:
+        raise InvalidInputError(
+            f"{path}: must say num-cpus, num-gpus and limits.memory (in Gi) where {MANIFESTS} does"
+        ) from error
+
+
+def copy_manifests(folder: Path) -> list[Path]:
+    """Copy k8s/ to a folder; return the files that are there and differ, which stay."""
+    kept: list[Path] = []
+
+    def copy(source: str, target: str) -> None:
+        if not Path(target).exists():
+            shutil.copy(source, target)
+        elif not filecmp.cmp(source, target, shallow=False):
+            kept.append(Path(target))
+
+    if folder.resolve() != MANIFESTS:
+        ignored = shutil.ignore_patterns("render.py", "README.md", "release")
+        shutil.copytree(MANIFESTS, folder, ignore=ignored, copy_function=copy, dirs_exist_ok=True)
+    return sorted(kept)
 
 
 def environment(config: Path, source: str) -> str:
@@ -122,20 +159,18 @@ def write_release(
     }
     if store:
         content["components"] = ["../../components/store"]
-    pod = GPU_POD if base in GPU_OVERLAYS else CPU_POD
-    content.update(_with_config(config, pod, is_open=token is None and not insecure))
+    pod = read_pod(folder, base)
+    content.update(_with_config(config, pod, folder, is_open=token is None and not insecure))
     release = folder / _RELEASE
     files, tokens = {}, None
     if token is not None:
         secret, entry = _token(token, release / _TOKEN_FILE)
         files[_TOKEN_FILE], tokens = secret, [entry]
+        files[".gitignore"] = f"{_TOKEN_FILE}\n"
         content["resources"].append(_TOKEN_FILE)
     files["serve_config.yaml"] = dump(serve_config(config, pod.gpus, tokens), str(config))
     files["serve_environment.env"] = environment(config, str(config))
-    files["kustomization.yaml"] = yaml.safe_dump(content, sort_keys=False)
-    if folder.resolve() != MANIFESTS:
-        ignored = shutil.ignore_patterns("render.py", "README.md", "release")
-        shutil.copytree(MANIFESTS, folder, ignore=ignored, dirs_exist_ok=True)
+    files["kustomization.yaml"] = dump(content, str(config))
     release.mkdir(exist_ok=True)
     for name, text in files.items():
         (release / name).touch(mode=0o600 if name == _TOKEN_FILE else 0o666)
@@ -163,7 +198,7 @@ def _token(name: str, written: Path) -> tuple[str, dict[str, str]]:
     return yaml.safe_dump(secret, sort_keys=False), entry
 
 
-def _check_fits(service: ServiceConfig, pod: Pod) -> None:
+def _check_fits(service: ServiceConfig, pod: Pod, folder: Path) -> None:
     """Raise an error unless a pod has what a replica needs, and clients are sent to its port."""
     if service.http_port != PORT:
         raise InvalidInputError(
@@ -177,8 +212,8 @@ def _check_fits(service: ServiceConfig, pod: Pod) -> None:
         ("GiB of memory", (actor.memory or 0) / 2**30, pod.memory_gib),
     ):
         if needed > given:
-            manifest = "overlays/gpu/kustomization.yaml" if pod.gpus else "base/rayservice.yaml"
-            remedy = f"change both in k8s/{manifest} and sojourn/k8s_release.py"
+            manifest = _GPU_OVERLAY if pod.gpus and what != "CPUs" else "base/rayservice.yaml"
+            remedy = f"lower it in ray_actor_options, or raise it in {folder / manifest}"
             if what == "GPUs" and not given:
                 remedy = "take --of gpu or --of gpu-ha"
             raise InvalidInputError(
@@ -187,11 +222,11 @@ def _check_fits(service: ServiceConfig, pod: Pod) -> None:
             )
 
 
-def _with_config(config: Path, pod: Pod, *, is_open: bool) -> dict[str, Any]:
+def _with_config(config: Path, pod: Pod, folder: Path, *, is_open: bool) -> dict[str, Any]:
     """Return what a kustomization needs for a Serve config of its own."""
     services = load_service_configs(config)
     for service in services:
-        _check_fits(service, pod)
+        _check_fits(service, pod, folder)
         if is_open:
             try:
                 check_exposure("0.0.0.0", service.user_config.access, insecure=False)
@@ -201,7 +236,8 @@ def _with_config(config: Path, pod: Pod, *, is_open: bool) -> dict[str, Any]:
                     "cluster's network could use it: --token NAME makes one and a Secret that "
                     "holds it, or --insecure renders without"
                 ) from error
-    pods = sum(service.replicas[1] for service in services)
+    # An upgrade starts a quarter of the replicas, rounded up, before it stops old ones.
+    pods = sum(math.ceil(service.replicas[1] * 1.25) for service in services)
     local = {"annotations": {"config.kubernetes.io/local-config": "true"}}
     return {
         "configMapGenerator": [

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from sojourn.k8s_release import GPU_OVERLAYS, write_release
+from sojourn.k8s_release import GPU_OVERLAYS, copy_manifests, write_release
 from sojourn.output import existing_file, json_option, print_json, say
 
 
@@ -52,10 +52,15 @@ def render(
 ) -> None:
     """Write the overlay `release`, with your image, your config, and a token for clients.
 
-    It has room for as many pods as the config's max_replicas. A second run keeps the token.
+    It has room for as many pods as the config's max_replicas, and a quarter more for upgrades. A
+    second run keeps the token, and the copied manifests that you changed.
     """
+    kept = copy_manifests(out)
     release = write_release(out, image, base, config, token, insecure=insecure, store=store)
+    if kept:
+        files = ", ".join(map(str, kept))
+        say(f"kept, though Sojourn's differ (delete a file to get Sojourn's): {files}")
     if as_json:
-        print_json({"overlay": str(release)})
+        print_json({"overlay": str(release), "kept": [str(path) for path in kept]})
     else:
         say(f"apply it with: kubectl apply -n sojourn -k {release}")

@@ -7,7 +7,7 @@ import tomllib
 import pytest
 import yaml
 
-from sojourn.k8s_release import CPU_POD, GPU_POD, PORT
+from sojourn.k8s_release import PORT, read_pod
 from tests.support.manifests import (
     NEEDS_KUBECTL,
     build,
@@ -68,13 +68,18 @@ def test_grafana_gets_every_dashboard():
 
 
 def test_prometheus_finds_rays_metrics_on_every_pod():
-    monitor = build("k8s/monitoring")["PodMonitor"]["spec"]
+    resources = build("k8s/monitoring")
+    monitor = resources["PodMonitor"]["spec"]
     label = monitor["selector"]["matchLabels"].items()
     (endpoint,) = monitor["podMetricsEndpoints"]
     for pod in pods_of("k8s/base"):
         assert label <= pod["metadata"]["labels"].items()
         ports = {port["name"] for port in pod["spec"]["containers"][0]["ports"]}
         assert endpoint["port"] in ports
+    # An alert on another metric could not fire.
+    assert "sojourn_store" not in str(resources["PrometheusRule"])
+    for kind in ("PodMonitor", "PrometheusRule"):
+        assert resources[kind]["metadata"]["labels"]["release"] == "kube-prometheus-stack"
 
 
 @pytest.mark.parametrize("of", ["k8s/base", DEMO])
@@ -90,13 +95,16 @@ def test_the_serve_config_differs_from_the_source_in_the_address_and_answers_nob
 
 @pytest.mark.parametrize("of", ["k8s/base", "k8s/overlays/gpu", HIGHLY_AVAILABLE])
 def test_what_configs_are_checked_against_is_what_the_pods_have(of):
-    pod = CPU_POD if of == "k8s/base" else GPU_POD
+    pod = read_pod(ROOT / "k8s", of.rpartition("/")[2])
     (group,) = cluster_of(of)["workerGroupSpecs"]
     (container,) = group["template"]["spec"]["containers"]
     assert group["rayStartParams"]["num-cpus"] == f"{pod.cpus:g}"
     assert group["rayStartParams"].get("num-gpus", "0") == f"{pod.gpus:g}"
     assert container["resources"]["limits"].get("nvidia.com/gpu", "0") == f"{pod.gpus:g}"
     assert container["resources"]["limits"]["memory"] == f"{pod.memory_gib:g}Gi"
+    (application,) = serve_config_of(of)["applications"]
+    scaling = application["deployments"][0]["autoscaling_config"]
+    assert group["maxReplicas"] == scaling["max_replicas"] + 1  # that of an upgrade
     (port,) = (port for port in container["ports"] if port["name"] == "serve")
     assert port["containerPort"] == PORT
 
@@ -210,6 +218,9 @@ def test_network_policy_lets_nobody_in_from_anywhere():
         assert label.items() <= pod["metadata"]["labels"].items()
     assert "Ingress" in policy["policyTypes"]
     assert all(rule["from"] for rule in policy["ingress"])
+    _, names = policy["egress"]
+    assert {"ipBlock": {"cidr": "169.254.20.10/32"}} in names["to"]
+    assert {port["port"] for port in names["ports"]} == {53, 5353}
     # HAProxy's metrics and stats, and the replicas' own ports, are for the cluster's pods only.
     for rule in policy["ingress"]:
         if rule["from"] == [{"podSelector": {"matchLabels": label}}]:

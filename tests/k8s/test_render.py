@@ -40,7 +40,7 @@ def test_generated_files_are_up_to_date():
 @pytest.mark.parametrize(
     ("based_on", "gpus"), [("base", None), ("gpu", None), ("gpu", 0.5), ("gpu-ha", None)]
 )
-def test_a_release_of_a_users_own_model(based_on, gpus, tmp_path, monkeypatch):
+def test_a_release_of_a_users_own_model(based_on, gpus, tmp_path, monkeypatch, capsys):
     project = tmp_path / "project"
     assert main(["init", str(project)]) == 0
     monkeypatch.chdir(project)
@@ -55,7 +55,15 @@ def test_a_release_of_a_users_own_model(based_on, gpus, tmp_path, monkeypatch):
     secret = tmp_path / "k8s/overlays/release/token.yaml"
     token = yaml.safe_load(secret.read_text())["stringData"]["token"]
     assert secret.stat().st_mode & 0o077 == 0
+    assert secret.name in (secret.parent / ".gitignore").read_text().splitlines()
+    capsys.readouterr()
+    edited = tmp_path / "k8s/base/networkpolicy.yaml"
+    edited.write_text(edited.read_text().replace("kuberay-system", "operators"))
+    ours_now = edited.read_text()
     assert rendered(tmp_path, *render) == 0
+    assert edited.read_text() == ours_now
+    kept, _ = capsys.readouterr().err.splitlines()
+    assert kept.endswith(f": {edited}")
     assert yaml.safe_load(secret.read_text())["stringData"]["token"] == token
     release = str(tmp_path / "k8s/overlays/release")
     resources = build(release)
@@ -72,7 +80,8 @@ def test_a_release_of_a_users_own_model(based_on, gpus, tmp_path, monkeypatch):
         assert deployment["ray_actor_options"].setdefault("num_gpus", 1) == (gpus or 1)
     assert serve_config_of(release) == ours
     (group,) = cluster_of(release)["workerGroupSpecs"]
-    assert group["maxReplicas"] == 5
+    # Ray starts two before it stops others: max_surge_percent is 25.
+    assert group["maxReplicas"] == 5 + 2
     (settings,) = (
         one for one in resources.values() if one["metadata"]["name"].startswith("serve-")
     )
@@ -88,9 +97,9 @@ def test_a_release_of_what_does_not_fit_or_is_not_there_is_refused(tmp_path, cap
     config = project / "serve.yaml"
     written = config.read_text()
     for based_on, old, new, said in (
-        ("base", "num_cpus: 1", "num_cpus: 2", "has 2 CPUs, and a pod 1: change both in k8s/base/"),
+        ("base", "num_cpus: 1", "num_cpus: 2", "a pod 1: lower it in ray_actor_options, or raise"),
         ("base", "num_cpus: 1", "num_gpus: 1", "has 1 GPUs, and a pod 0: take --of gpu"),
-        ("gpu", "num_cpus: 1", "num_gpus: 4", "has 4 GPUs, and a pod 1: change both in k8s"),
+        ("gpu", "num_cpus: 1", "num_gpus: 4", "k8s/overlays/gpu/kustomization.yaml"),
         ("base", "num_cpus: 1", f"memory: {1 << 34}", "16 GiB of memory, and a pod 4:"),
         ("base", "port: 8000", "port: 9000", "http_options.port must be 8000"),
         ("base", "", "", "has no tokens, so anyone who reaches the cluster"),
@@ -104,7 +113,15 @@ def test_a_release_of_what_does_not_fit_or_is_not_there_is_refused(tmp_path, cap
     for tag in ("sojourn:0.1.0", "registry.example/sojourn@sha256:abc"):
         assert rendered(tmp_path, "--config", config, "--image", tag) == 2
         assert "must be REGISTRY/NAME@sha256:DIGEST" in capsys.readouterr().err
-    assert not (tmp_path / "k8s").exists()
+    assert not (tmp_path / "k8s/overlays/release").exists()
+    manifest = tmp_path / "k8s/base/rayservice.yaml"
+    enlarged = manifest.read_text().replace('num-cpus: "1"', 'num-cpus: "2"')
+    manifest.write_text(enlarged)
+    config.write_text(written.replace("num_cpus: 1", "num_cpus: 2"))
+    assert rendered(tmp_path, "--token", "web", "--config", config) == 0
+    manifest.write_text(enlarged.replace("memory: 4Gi", "memory: 4G"))
+    assert rendered(tmp_path, "--token", "web", "--config", config) == 2
+    assert f"{manifest}: must say num-cpus" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("based_on", ["base", "gpu"])
