@@ -13,7 +13,7 @@ from pathlib import Path
 
 import yaml
 
-from sojourn.k8s_release import dump, environment, read_pod, serve_config
+from sojourn.k8s_release import environment, read_pod, serve_config, serve_config_patch
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = Path("configs/digits.yaml")
@@ -24,12 +24,14 @@ RULES = Path("k8s/monitoring/rules.yaml")
 def render() -> dict[Path, str]:
     """Return the content of each generated file, by its path from the root."""
     return {
-        Path("k8s/base/serve_config.yaml"): dump(serve_config(ROOT / SOURCE), str(SOURCE)),
+        Path("k8s/base/serve_config.yaml"): serve_config_patch(
+            serve_config(ROOT / SOURCE), str(SOURCE)
+        ),
         Path("k8s/base/serve_environment.env"): environment(ROOT / SOURCE, str(SOURCE)),
-        Path("k8s/overlays/gpu/serve_config.yaml"): dump(
+        Path("k8s/overlays/gpu/serve_config.yaml"): serve_config_patch(
             serve_config(ROOT / SOURCE, read_pod(ROOT / "k8s", "gpu").gpus), str(SOURCE)
         ),
-        Path("k8s/overlays/cpu-demo/serve_config.yaml"): dump(
+        Path("k8s/overlays/cpu-demo/serve_config.yaml"): serve_config_patch(
             serve_config(ROOT / DEMO, tokens=None), str(DEMO)
         ),
         Path("k8s/overlays/cpu-demo/serve_environment.env"): environment(ROOT / DEMO, str(DEMO)),

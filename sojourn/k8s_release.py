@@ -9,6 +9,7 @@ import math
 import re
 import shutil
 import sysconfig
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -63,7 +64,7 @@ def read_pod(folder: Path, base: str) -> Pod:
         resources = group["template"]["spec"]["containers"][0]["resources"]
         if base in GPU_OVERLAYS:
             path = folder / _GPU_OVERLAY
-            patch = yaml.safe_load(path.read_text())["patches"][0]["patch"]
+            patch = yaml.safe_load(path.read_text())["patches"][1]["patch"]
             changed = {entry["path"]: entry["value"] for entry in yaml.safe_load(patch)}
             gpus = changed[f"{_WORKERS}/rayStartParams/num-gpus"]
             resources = changed[f"{_WORKERS}/template/spec/containers/0/resources"]
@@ -168,7 +169,8 @@ def write_release(
         files[_TOKEN_FILE], tokens = secret, [entry]
         files[".gitignore"] = f"{_TOKEN_FILE}\n"
         content["resources"].append(_TOKEN_FILE)
-    files["serve_config.yaml"] = dump(serve_config(config, pod.gpus, tokens), str(config))
+    adapted = serve_config(config, pod.gpus, tokens)
+    files["serve_config.yaml"] = serve_config_patch(adapted, str(config))
     files["serve_environment.env"] = environment(config, str(config))
     files["kustomization.yaml"] = dump(content, str(config))
     release.mkdir(exist_ok=True)
@@ -238,41 +240,31 @@ def _with_config(config: Path, pod: Pod, folder: Path, *, is_open: bool) -> dict
                 ) from error
     # An upgrade starts a quarter of the replicas, rounded up, before it stops old ones.
     pods = sum(math.ceil(service.replicas[1] * 1.25) for service in services)
-    local = {"annotations": {"config.kubernetes.io/local-config": "true"}}
     return {
         "configMapGenerator": [
-            {
-                "name": "serve-config-release",
-                "files": ["serve_config.yaml"],
-                "options": {"disableNameSuffixHash": True, **local},
-            },
             {
                 "name": "serve-environment",
                 "behavior": "replace",
                 "envs": ["serve_environment.env"],
             },
         ],
-        "replacements": [
-            {
-                "source": {
-                    "kind": "ConfigMap",
-                    "name": "serve-config-release",
-                    "fieldPath": "data.[serve_config.yaml]",
-                },
-                "targets": [
-                    {"select": {"kind": "RayService"}, "fieldPaths": ["spec.serveConfigV2"]}
-                ],
-            }
-        ],
         "patches": [
+            {"path": "serve_config.yaml"},
             {
                 "target": {"kind": "RayService", "name": "sojourn"},
                 "patch": yaml.safe_dump([{"op": "replace", "path": _MAX_PODS, "value": pods}]),
-            }
+            },
         ],
     }
 
 
-def dump(config: dict[str, Any], source: str) -> str:
+def dump(content: dict[str, Any], source: str) -> str:
     header = f"# Generated from {source}; edit that.\n"
-    return header + yaml.safe_dump(config, sort_keys=False)
+    return header + yaml.safe_dump(content, sort_keys=False)
+
+
+def serve_config_patch(config: dict[str, Any], source: str) -> str:
+    """Return a patch with a Serve config, which is a string in a RayService."""
+    service = {"apiVersion": "ray.io/v1", "kind": "RayService", "metadata": {"name": "sojourn"}}
+    text = textwrap.indent(yaml.safe_dump(config, sort_keys=False), "    ")
+    return f"{dump(service, source)}spec:\n  serveConfigV2: |\n{text}"
