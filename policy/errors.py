@@ -25,7 +25,7 @@ class InfeasibleError(SojournError):
 
 @contextmanager
 def file_errors(name: str) -> Iterator[None]:
-    """Say that a file of the user's, or a place for one, cannot be used: `InvalidInputError`."""
+    """Raise `InvalidInputError` if a file of the user's, or a place for one, cannot be used."""
     try:
         yield
     except OSError as error:

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.service_model import ServiceModel
@@ -54,9 +55,12 @@ def under_power_limit(
     Raises
     ------
     InvalidInputError
-        The profile has no energy, or an idle replica draws more than the ceiling.
+        The profile has no energy, an idle replica draws more than the ceiling, or the policy is
+        given.
     """
     check_power_limit(service.device, limit_w)
+    if service.settings.table is not None:
+        raise InvalidInputError("power limit: it decides the policy; omit the policy's table")
     table = table or solve_power_table(*power_source(service))
     replicas, multiple = table.replicas_within(limit_w, arrival_rate_per_s, needed)
     own = table.multiple_within(arrival_rate_per_s / replicas, limit_w / replicas)

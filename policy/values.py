@@ -63,6 +63,6 @@ def check_at_least(least: int, name: str, value: float) -> None:
 
 
 def _check(name: str, value: float, is_within: bool, bound: str) -> None:
-    if not is_within or math.isinf(value):
+    if not is_within or value == math.inf:
         bound = "finite" if is_within else bound
         raise InvalidInputError(f"{name}: must be {bound}, not {value:g}")

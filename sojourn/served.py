@@ -123,12 +123,14 @@ def _checked(service: ServiceConfig, path: Path, load: bool, own: bool) -> Check
         if found and folder != Path.cwd() and "no module named" in str(error):
             hint = f"; it is next to {path.name}: run this in {folder}"
         out_of_reach = isinstance(error, InfeasibleError)
-        key = ("deployments", 0, "user_config", "sla") if out_of_reach else ("args", "model")
+        block = ("deployments", 0, "user_config") if out_of_reach else ("args",)
+        # With further models, the error names the one that it concerns.
+        key = () if service.args.models else ("sla" if out_of_reach else "model",)
         file = YamlFile(path)
         names = [one.get("name", "default") for one in file.content["applications"]]
         with file.located():
             raise fault(
-                ("applications", names.index(service.application), *key), f"{error}{hint}"
+                ("applications", names.index(service.application), *block, *key), f"{error}{hint}"
             ) from None
 
 

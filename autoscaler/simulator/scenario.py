@@ -3,6 +3,7 @@
 import math
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from policy.service_model import BatchingSettings, ServiceModel, service_model
 from policy.tables.power import MULTIPLES, PowerTable, check_power_limit, solve_power_table
 from policy.tables.table import PolicyTable
 from policy.try_delays import RETRIES, TryDelays
+from policy.values import check_at_least
 
 FloatArray = NDArray[np.float64]
 
@@ -42,6 +44,14 @@ class Failures:
     times_s: tuple[float, ...] = ()
     failed_start_share: float = 0.0
     full_cluster: tuple[tuple[float, float, int], ...] = ()
+
+    def __post_init__(self) -> None:
+        for value in (*self.times_s, self.failed_start_share, *chain(*self.full_cluster)):
+            check_at_least(0, "failures", value)
+        if self.failed_start_share >= 1:
+            raise InvalidInputError(
+                f"failed_start_share: must be below 1, not {self.failed_start_share}"
+            )
 
     def room(self, now_s: float) -> float:
         return min(
@@ -216,7 +226,7 @@ class Scenario:
 
     @property
     def power_table(self) -> PowerTable:
-        """What the ceiling on the power leaves a replica."""
+        """The policies of a replica under each ceiling on its power."""
         return _power_table(self.service)
 
     def under_power_limit(self, arrival_rate_per_s: float, replicas: int) -> LimitedFleet:

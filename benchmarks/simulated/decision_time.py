@@ -89,7 +89,7 @@ def contexts(
         **AutoscalerSettings().to_floats(),
         **curve,
     }
-    counted = ("offered_total", "completed_total", "answered_total", "counted_s")
+    counted = ("offered_total", "answered_total", "counted_s")
     # All replicas have the same values, which the policy cannot know.
     series: dict[str, list[TimeStampedValue]] = {key: [] for key in (*constant, *counted)}
     metrics = {key: dict.fromkeys(running, values) for key, values in series.items()}

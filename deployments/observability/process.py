@@ -1,4 +1,4 @@
-"""What the process of a replica takes."""
+"""The memory and time of a replica's process."""
 
 import time
 

@@ -113,7 +113,7 @@ class PowerTable:
         If none of these numbers carries the load, they are as many as run full batches under the
         ceiling, and refuse the rest; the multiple is then infinite.
         """
-        if self.multiple_within(rate_per_s / needed, limit_w / needed) <= 1:
+        if self._multiples(self._any_w, [rate_per_s / needed], [limit_w / needed])[0] <= 1:
             return needed, 1.0
         tried = np.unique(np.linspace(1, needed, min(needed, _MAX_TRIED)).astype(int))
         kept, own = (

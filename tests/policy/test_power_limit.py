@@ -3,13 +3,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.power_limit import under_power_limit
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.service_model import BatchingSettings, service_model
+from policy.tables.file import TableFile
 from policy.tables.power import LOADS, MULTIPLES, PowerTable, check_power_limit, solve_power_table
+from policy.tables.table import PolicyTable
 from policy.try_delays import TryDelays
 
 SIZES = np.arange(1, 9)
@@ -26,14 +29,14 @@ def table():
 
 @pytest.mark.slow
 @settings(max_examples=60, derandomize=True, deadline=None)
-@given(st.floats(0.05, 0.9), st.integers(1, 20), st.floats(0.2, 1.2))
+@given(st.floats(0.05, 1.5), st.integers(1, 20), st.floats(0.2, 1.2))
 def test_the_power_is_within_the_ceiling_and_a_higher_one_holds_no_less(table, load, needed, share):
     rate_per_s = load * needed * PROFILE.capacity_per_s
     limit_w = needed * share * table.full_power_w
     replicas, multiple = table.replicas_within(limit_w, rate_per_s, needed)
     assert 1 <= replicas <= needed
     assert table.replicas_within(1.1 * limit_w, rate_per_s, needed)[1] <= multiple
-    if np.isinf(multiple):
+    if np.isinf(multiple) or load >= 1:
         assert replicas == 1 or replicas * table.full_power_w <= limit_w
         return
     within = table.multiple_within(rate_per_s / replicas, limit_w / replicas)
@@ -80,6 +83,14 @@ def test_the_settings_of_a_service_hold_under_a_ceiling(table):
     limits = fleet.service.limits
     assert (limits.max_batch_size, limits.max_queue_rows) == (3, 5)
     assert max(policy.max_batch_size for policy in fleet.service.table.policies) == 3
+
+
+def test_a_ceiling_and_a_table_of_policies_are_not_given_together():
+    policy = BatchingPolicy.from_control_limit(1, 8)
+    table = TableFile(PROFILE, SERVICE.batching_sla, PolicyTable((1.0,), (policy, policy)))
+    service = service_model(PROFILE, SLA, TryDelays(), BatchingSettings(table=table))
+    with pytest.raises(InvalidInputError, match="omit the policy's table"):
+        under_power_limit(service, 100.0, 1.0, 1)
 
 
 def test_a_ceiling_that_cannot_be_held_is_refused():

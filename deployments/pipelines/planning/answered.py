@@ -1,4 +1,4 @@
-"""What a pipeline answers in time: its live core, which refuses and drops, on virtual time."""
+"""The share answered in time: a pipeline's live core, which refuses and drops, on virtual time."""
 
 import contextlib
 import heapq

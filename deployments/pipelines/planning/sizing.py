@@ -128,13 +128,19 @@ def plan_pipeline(
         )
 
     level: float | None = None
+    added: str | None = None
     while counts_refusals:
         before, (level, missed) = level, answered({})
-        short = [name for name, limit in zip(names, most, strict=True) if workers[name] < limit]
-        helps = before is None or level > before  # where an item alone is refused, none does
-        if level >= sla.least_level or not short or not helps:
+        if added is not None and before is not None and level <= before:
+            # Where an item alone is refused, no worker helps.
+            workers[added] -= 1
+            level = before
             break
-        workers[max(short, key=lambda name: missed[name])] += 1
+        short = [name for name, limit in zip(names, most, strict=True) if workers[name] < limit]
+        if level >= sla.least_level or not short:
+            break
+        added = max(short, key=lambda name: missed[name])
+        workers[added] += 1
     simulated = run(tuple(workers.values()))
     budgets_ms = _budgets_ms(simulated, stages, sla)
     solvers = _least_power(stages, budgets_ms, sla)

@@ -223,7 +223,7 @@ class PipelineService(Service):
         except ModelError as error:
             logger.error("the pipeline's result is not its outputs: %s", error)
             raise
-        except (KeyError, TypeError, ValueError) as error:
+        except Exception as error:
             logger.error("the pipeline's result is not its outputs: %r", error)
             raise ModelError("the pipeline returned something else than its outputs") from None
 

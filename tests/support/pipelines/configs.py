@@ -62,6 +62,16 @@ def too_large(item):
     return 300
 
 
+def no_array(item):
+    """Return what numpy cannot read, as of a tensor that requires a gradient."""
+
+    class Tensor:
+        def __array__(self, *args, **kwargs):
+            raise RuntimeError("it requires a gradient")
+
+    return Tensor()
+
+
 def text(item):
     return "text"
 

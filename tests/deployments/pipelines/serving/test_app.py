@@ -144,9 +144,16 @@ async def test_a_pipeline_whose_example_has_other_outputs_does_not_start(datatyp
         await service.start()
 
 
-async def test_a_result_that_is_not_the_outputs_counts_as_a_failure():
+@pytest.mark.parametrize(
+    ("result", "said"),
+    [
+        ("too_large", "output 'y': INT8 expected, got 300"),
+        ("no_array", "the pipeline returned something else than its outputs"),
+    ],
+)
+async def test_a_result_that_is_not_the_outputs_counts_as_a_failure(result, said):
     service = make_service(
-        steps=[{"stage": {"code": "tests.support.pipelines.configs:too_large", "place": "loop"}}],
+        steps=[{"stage": {"code": f"tests.support.pipelines.configs:{result}", "place": "loop"}}],
         outputs=[{"name": "y", "datatype": "INT8"}],
     )
     await service.start()
@@ -154,10 +161,7 @@ async def test_a_result_that_is_not_the_outputs_counts_as_a_failure():
     async with httpx.AsyncClient(transport=transport, base_url="http://test") as client:
         answer = await client.post(INFER, json=body([1, 2, 3]))
     await service.close()
-    assert (answer.status_code, answer.json()["error"]) == (
-        500,
-        "output 'y': INT8 expected, got 300",
-    )
+    assert (answer.status_code, answer.json()["error"]) == (500, said)
     core = service.pipeline.core
     assert (core.failed, core.completed, [*core.response_times]) == (1, 0, [])
 
