@@ -42,7 +42,7 @@ def shell_for(folder, url, dashboard):
     real = {
         "http://127.0.0.1:8000": url,
         "http://127.0.0.1:8265": dashboard,
-        "sojourn loadtest --model": f"sojourn loadtest --url {url} --model",
+        "sojourn loadtest": f"sojourn loadtest --url {url}",
         " --sla 500ms@99": " --sla 5s@50",
     }
     return lambda commands: run_block(commands, folder, real)
