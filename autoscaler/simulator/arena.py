@@ -38,6 +38,8 @@ MAX_TIMES_PEAK = 3
 _FINALISTS = 3
 #: Factor of cost between two settings that cost more than the chosen one.
 _COST_STEP = 1.08
+#: Families of rules that predict nothing.
+SIMPLE = ("peak", "mdc", "hpa")
 _HOUR = 60
 _RESAMPLES = 2000
 
@@ -164,6 +166,23 @@ def tune_and_judge(
         )
         for family in grids
     )
+
+
+def best_in_hindsight(load: Load, workers: int = 1) -> tuple[Score, ...]:
+    """Return the score of Sojourn as published, its cheapest and the cheapest simple one.
+
+    All settings are measured on the load itself; the cheapest ones hold no less than the published
+    one. No simple one may.
+    """
+    own = AUTOSCALERS["sojourn"].grid()
+    simple = [choice for family in SIMPLE for choice in AUTOSCALERS[family].grid()]
+    found = _scores(load, [*own, *simple], workers)
+    published = found[own[0]]
+    best = [published]
+    for choices in (own, simple):
+        enough = [found[choice] for choice in choices if found[choice].held >= published.held]
+        best += sorted(enough, key=lambda s: s.over_oracle)[:1]
+    return tuple(best)
 
 
 def _scores(load: Load, choices: Sequence[Choice], workers: int) -> Mapping[Choice, Score]:

@@ -1,7 +1,7 @@
 """Tune autoscalers on one day of a trace and judge them on another: minutes held, and their cost.
 
     python -m benchmarks.simulated.autoscaler [--quick] [--json] [--traces DIR] [--only WORD]
-        [--jobs N]
+        [--jobs N] [--in-hindsight]
 
 Each family of `autoscaler.simulator.autoscalers.registry`, Sojourn included, is tuned over its own
 grid on one part of each trace. The cheapest setting that holds 99% of the minutes, and its
@@ -23,7 +23,7 @@ from typing import Any
 
 import click
 
-from autoscaler.simulator.arena import Score, tune_and_judge
+from autoscaler.simulator.arena import Score, best_in_hindsight, tune_and_judge
 from benchmarks.arguments import json_option, print_result, quick_option
 from benchmarks.inputs import AZURE_CONVERSATION_TRACE
 from benchmarks.simulated.traces import TRACES
@@ -45,8 +45,16 @@ START_TIMES_S = (60, 10, 300)
 @click.option(
     "--jobs", "workers", type=click.IntRange(1), default=1, show_default=True, help="Processes."
 )
+@click.option(
+    "--in-hindsight",
+    is_flag=True,
+    help="Instead, compare Sojourn and simple rules, each with its best setting on the judged part "
+    "itself.",
+)
 @json_option
-def main(quick: bool, folder: Path, only: str, workers: int, as_json: bool) -> None:
+def main(
+    quick: bool, folder: Path, only: str, workers: int, in_hindsight: bool, as_json: bool
+) -> None:
     """Tune autoscalers on one day of a trace and judge them on another."""
     rows: list[dict[str, Any]] = []
     begin_s = time.perf_counter()
@@ -55,6 +63,10 @@ def main(quick: bool, folder: Path, only: str, workers: int, as_json: bool) -> N
             if not trace.is_in(folder) or only not in f"{trace.name}, {start_time_s} s":
                 continue
             tune_on, judge_on = trace.loads(start_time_s, folder, 4 if quick else 24)
+            if in_hindsight:
+                scores = best_in_hindsight(judge_on, workers)
+                rows += [row_of(judge_on.name, one.choice.entry.name, one) for one in scores]
+                continue
             families = tune_and_judge(tune_on, judge_on, workers=workers)
             say(f"{judge_on.name}: {time.perf_counter() - begin_s:.0f} s")
             rows += [

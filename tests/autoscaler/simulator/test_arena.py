@@ -10,6 +10,7 @@ from autoscaler.simulator.arena import (
     MAX_TIMES_PEAK,
     Load,
     Score,
+    best_in_hindsight,
     cheapest_at_goal,
     frontier,
     held_interval,
@@ -105,3 +106,17 @@ def test_every_family_is_tuned_on_one_load_and_judged_on_another():
         assert tuned.published in tuned.judged
         assert tuned.published.choice.name == tuned.family
         assert all(one.over_bound >= one.over_oracle > 0 for one in tuned.judged)
+
+
+@pytest.mark.slow
+def test_the_best_in_hindsight_holds_no_less_and_no_setting_that_does_is_cheaper():
+    load = Load("day", scenario())
+    ours, tuned, best = best_in_hindsight(load, workers=2)
+    assert ours.choice.name == tuned.choice.entry.name == "sojourn"
+    assert tuned.over_oracle <= ours.over_oracle
+    assert min(tuned.held, best.held) >= ours.held
+    oracle = load.oracle()
+    for name in ("peak", "mdc:1.2", "hpa:0.7"):
+        (choice,) = choose(name)
+        other = score(choice, load.measure(choice), oracle, 1.0)
+        assert other.held < ours.held or other.over_oracle >= best.over_oracle
