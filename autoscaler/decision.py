@@ -1,4 +1,4 @@
-"""What the autoscaler decides on, a decision with its reason, and the log of decisions."""
+"""The input of a decision of the autoscaler, the decision with its reason, and their log."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping

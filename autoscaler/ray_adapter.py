@@ -29,7 +29,7 @@ from policy.errors import InvalidInputError
 
 logger = logging.getLogger("ray.serve")
 
-#: What replicas report through Ray: values with their time, by the name of the metric and replica.
+#: Reports of replicas through Ray: values with their time, by the name of the metric and replica.
 RawMetrics = Mapping[str, Mapping[Any, Sequence[Any]]]
 
 #: So many reports are read. Of more replicas, those with the first ids count, which are random, for

@@ -20,8 +20,8 @@ from policy.objective import ServiceLevelObjective
 from policy.tables.power import PowerTable
 from policy.try_delays import TryDelays
 
-#: What limits a replica, in the order of its codes in a report, from 1: the device, the event loop
-#: (its event loop), or neither, because other processes use the cores that the event loop needs.
+#: Bottlenecks of a replica, in the order of their codes in a report, from 1: the device,
+#: its event loop, or neither, because other processes use the cores that the event loop needs.
 BOTTLENECKS = ("device", "event_loop", "neither")
 
 #: Places where a start may find the weights, fastest first, in the order of their codes from 1:
@@ -139,7 +139,7 @@ class ReplicaReport:
 
     @property
     def bottleneck(self) -> str | None:
-        """What limits the replica, one of `BOTTLENECKS`; None if it is not known."""
+        """The bottleneck of the replica, one of `BOTTLENECKS`; None if it is not known."""
         place = int(self.bottleneck_code)
         return BOTTLENECKS[place - 1] if 1 <= place <= len(BOTTLENECKS) else None
 

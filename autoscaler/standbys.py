@@ -30,7 +30,7 @@ from autoscaler.store import Store
 
 #: Time until a standby of the real service serves, and its first report of that has come.
 PROMOTION_S = 3.0
-#: What a standby costs, as a share of a replica.
+#: The cost of a standby, as a share of a replica.
 STANDBY_PRICE = 0.3
 #: If reports do not follow a publication after this time, it is published again.
 PUBLISH_AGAIN_AFTER_S = 5.0

@@ -10,7 +10,7 @@ from policy.errors import InvalidInputError
 
 @dataclass(frozen=True)
 class BatchingPolicy:
-    """What a free device does, by the queue length and the age of the oldest request.
+    """The actions of a free device, by the queue length and the age of the oldest request.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a request costs a replica's event loop: its event loop, before and after the device.
+"""The time that requests take of a replica's event loop, before and after the device.
 
 The event loop reads, parses and checks each request and writes its answer; each batch costs it the
 hand-over and the wake-ups besides. In a profile's file::

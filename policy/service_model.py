@@ -29,7 +29,7 @@ _BATCHING_SHARE = 0.9
 
 @dataclass(frozen=True)
 class BatchingSettings:
-    """What a user may set about batching.
+    """The settings of batching.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a config file serves: any number of models, and a pipeline."""
+"""The applications of a config file: any number of models, and a pipeline."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ class Served:
 class ServedFile:
     run: LocalRun
     applications: tuple[Served, ...]
-    #: What may be meant, but should be known.
+    #: Warnings: it may be meant so.
     notes: tuple[str, ...] = ()
 
 

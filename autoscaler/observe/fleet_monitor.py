@@ -1,4 +1,4 @@
-"""What the reports of a deployment's replicas show: the offered load, backlogs, the SLA rate.
+"""The offered load, backlogs and SLA rate that the reports of a deployment's replicas show.
 
 `FleetMonitor.observe` and `FleetMonitor.update` take in what is new. `FleetMonitor.status` is a
 query: it changes nothing.

@@ -1,1 +1,1 @@
-"""What the autoscaler needs of Ray besides its policy classes: saved state and metrics."""
+"""Ray's saved state and metrics, for the autoscaler."""

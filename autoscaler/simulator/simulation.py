@@ -135,7 +135,7 @@ class Simulation:
         )
 
     def _follow_power(self, now_s: float) -> None:
-        """Let all replicas batch for the multiple of the SLA whose power is within the ceiling."""
+        """Choose the multiple of the SLA whose power is within the ceiling, for all replicas."""
         limit_w, ready = self._scenario.power_limit_w, self._fleet.ready
         if limit_w is None or not ready:
             return

@@ -60,7 +60,7 @@ class MedianReplica:
 
     @property
     def capacity_per_s(self) -> float:
-        """What the device serves in full batches, in requests per second."""
+        """The rate of the device in full batches, in requests per second."""
         return 1e3 * self.batch_size / self.batch_ms
 
 

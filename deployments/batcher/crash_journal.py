@@ -1,4 +1,4 @@
-"""What the replicas of a machine were computing when they died, so that no request kills them all.
+"""A journal of the batches in which replicas of a machine died, so that no request kills them all.
 
 HAProxy sends what a dying replica held to another one. Most of it is innocent and waited; but if a
 request of the running batch ended the process, it ends the next one as well. A replica cannot tell

@@ -1,4 +1,4 @@
-"""What runs batches: the device thread, or the event loop's own; and the timer that wakes it."""
+"""The threads that run batches, the device's or the event loop's, and the timer that wakes it."""
 
 import asyncio
 import logging

@@ -30,7 +30,7 @@ _IDLE_ITERATION_S = 50e-6
 
 @dataclass(frozen=True, slots=True)
 class EventLoopCounts:
-    """What the event loop did between two calls of `EventLoopMeter.take`.
+    """The work of the event loop between two calls of `EventLoopMeter.take`.
 
     Among the `requests` read, some were `refused` before they were parsed. `busy_s` is the wall
     time of the iterations that had work, `work_cpu_s` their CPU time; both without the batches that

@@ -17,7 +17,7 @@ from policy.batcher.requests import Request
 
 logger = logging.getLogger("sojourn.batcher")
 
-#: What becomes of a request: its outputs, each of shape ``(rows, ...)``, or why it has none.
+#: The outcome of a request: its outputs, each of shape ``(rows, ...)``, or why it has none.
 Outcome = Tensors | RequestError
 
 

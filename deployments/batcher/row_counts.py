@@ -1,4 +1,4 @@
-"""What became of the rows that reached a batcher, and when they arrived."""
+"""The counts of the rows that reached a batcher, by outcome, and when they arrived."""
 
 import math
 from dataclasses import dataclass, field

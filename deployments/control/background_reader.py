@@ -1,4 +1,4 @@
-"""Read again and again what may take long, such as Ray's directory, while nobody waits long."""
+"""Repeated reads of slow sources, such as Ray's directory, in the background."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""What a local run needs of this machine: memory, free ports, CPUs and GPUs."""
+"""The needs of a local run: memory, free ports, CPUs and GPUs."""
 
 import os
 import socket

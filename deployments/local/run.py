@@ -1,4 +1,4 @@
-"""What a local run serves."""
+"""The applications and settings of a local run."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -42,7 +42,7 @@ _REPLICA = re.compile(r"^\(ServeReplica:(?P<replica>\S+) pid=(?P<pid>\d+)\) ?(?P
 #: How Serve begins a line of its log: level, time, deployment, replica, and the request's id.
 _LOG_LINE = re.compile(r"^(?P<level>[A-Z]+) \d{4}-\d\d-\d\d [\d:,]+ \S+ \S+ (?:\S+ )?-- ")
 _NOT_SHOWN = ("DEBUG", "INFO")
-#: What Ray and Python print of a crash besides its stack: the same again, and all modules.
+#: Lines of Ray and Python about a crash besides its stack: the same again, and all modules.
 _CRASH = re.compile(r"\[.* logging\.cc:\d+: |Extension modules: ")
 #: Replicas of a node take the first port that is free, and log an error for each that is not.
 _PORT_IN_USE = re.compile(r"Failed to start \S+ server on port \d+: .*Retrying")

@@ -10,7 +10,7 @@ from deployments.access.credentials import authorization
 from policy.errors import InvalidInputError
 
 NO_ANSWER = (OSError, http.client.HTTPException)
-"""What ``urllib`` raises if nothing answers, or not in HTTP, or not to the end."""
+"""Errors of ``urllib`` if nothing answers, or not in HTTP, or not to the end."""
 
 
 def get_json(url: str | urllib.request.Request, token: str | None, timeout_s: float = 5.0) -> Any:

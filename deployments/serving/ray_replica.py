@@ -1,4 +1,4 @@
-"""What Ray's replica does around ours, changed where Ray offers no hook.
+"""Changes of Ray's replica around ours, where Ray offers no hook.
 
 All functions change Ray's module in this process, which hosts one replica. They are to be called in
 the replica's constructor.

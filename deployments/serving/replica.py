@@ -74,7 +74,7 @@ def _profile_cache(model: str) -> ProfileCache | None:
 
 
 async def _repeat(step: Callable[[], Awaitable[None]], period_s: Callable[[], float]) -> None:
-    """Take a step again and again; one that fails must not prevent later ones."""
+    """Repeat a step, also after it has failed."""
     while True:
         try:
             await step()

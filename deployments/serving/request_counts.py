@@ -1,4 +1,4 @@
-"""What a service counts of its requests: those answered, refused, too late, and given up."""
+"""The counts of a service's requests: answered, refused, too late, and given up."""
 
 import math
 import time

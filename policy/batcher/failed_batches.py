@@ -1,4 +1,4 @@
-"""What becomes of the rows of a batch that failed: some wait again, the others are tested.
+"""The rows of batches that failed: some wait again, the others are tested.
 
 A batch that fails contains a culprit. Unless the model names it, it is found by binary splitting
 (`policy.batcher.bisection`): half of the suspects go into the next batch, which is filled up

@@ -40,7 +40,7 @@ _NO_WAIT = 1e-9
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """What a batching policy achieves at an arrival rate.
+    """The performance of a batching policy at an arrival rate.
 
     Attributes
     ----------

@@ -1,4 +1,4 @@
-"""What a solver returns: an optimal policy, and what it achieves."""
+"""The result of a solver: an optimal policy, and its performance."""
 
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -100,7 +100,7 @@ class CompiledEngine:
         state.batch_random[slot] = kernel.random_bits(self._batch_seeds, 0)
 
     def use(self, sla_multiple: float, now_s: float) -> None:
-        """Let all replicas batch for another multiple of their SLA from now on."""
+        """Change the multiple of the SLA that all replicas batch for."""
         self._rules = self._rules_within[sla_multiple]
         counts = self._state.counts
         for slot in np.flatnonzero(counts[:, kernel.ON_DEVICE] == 0).tolist():
