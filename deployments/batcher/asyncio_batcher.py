@@ -98,7 +98,7 @@ class Batcher:
         rows, now_s = request.rows, time.monotonic()
         request.kind = self.runner.shapes.class_of(request.content)
         request.on_cancel = self._give_up
-        self.rows.arrived(rows, request.arrival_s)
+        self.rows.offered += rows
         if self._full_batch_is_due():
             self.make_room(rows, now_s, request.arrival_s, request.priority)
         refusal = self.core.arrive(now_s, request)

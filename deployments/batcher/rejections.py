@@ -43,10 +43,8 @@ class RejectionHandler:
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
         """Count requests that were rejected unparsed, by their arrival times and rows."""
-        total = 0
-        for arrival_s, rows in requests:
-            self._rows.arrived(rows, arrival_s)
-            total += rows
+        total = sum([rows for _, rows in requests])
+        self._rows.offered += total
         self._core.count_refused(refusal, total, now_s)
         self._rows.rejected(refusal, total)
 

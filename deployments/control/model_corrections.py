@@ -9,7 +9,6 @@ from deployments.control.energy_refit import EnergyRefit
 from deployments.control.event_loop_fit import EventLoopFit
 from deployments.control.latency_refit import LatencyRefit
 from deployments.control.observations import Observations
-from policy.burstiness import COUNT_WINDOW_S, DispersionMeter
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.try_delays import TryDelays
@@ -28,10 +27,6 @@ PROXY_DELAY_TICKS = 10
 PROXY_DELAY_STEP, MOST_PROXY_DELAY = 0.05, 0.5
 #: Refusals after which one counts for 1/e in the mean time that they take.
 REFUSALS_REMEMBERED = 1000
-#: Change of the index of dispersion below which the waits stay.
-DISPERSION_STEP = 0.1
-#: Time after which a count of arrivals keeps 1/e of its weight in the index of dispersion.
-DISPERSION_MEMORY_S = 200.0
 
 
 class WaitCorrection:
@@ -75,7 +70,7 @@ class WaitCorrection:
 
 
 class ModelCorrections:
-    """The corrections of the model: batch times and energy, event loop, HAProxy, bursts, waits.
+    """The corrections of the model: batch times and energy, event loop, HAProxy, waits.
 
     The energy is refitted with `refits_energy`: if the meter counts only this model's batches.
     """
@@ -84,7 +79,6 @@ class ModelCorrections:
         self.energy = EnergyRefit()
         self._refits_energy = refits_energy
         self.profile_revisions = 0
-        self.index_of_dispersion = 1.0
         self.proxy_delay_ms = self._outward_delay_ms = 0.0
         #: How long a request is here until it is refused; None before the first.
         self._refusal_ms: float | None = None
@@ -93,7 +87,6 @@ class ModelCorrections:
         self.profile = profile
         self._latency = LatencyRefit(profile)
         self._waits = WaitCorrection()
-        self._dispersion = DispersionMeter(DISPERSION_MEMORY_S / COUNT_WINDOW_S)
         self._ticks = 0
         self._refits = 0
         self._rest_until = 0
@@ -115,11 +108,6 @@ class ModelCorrections:
         """Multiplies the policy's waits, 0 to 1."""
         return self._waits.factor
 
-    @property
-    def measured_index_of_dispersion(self) -> float:
-        """Variance over mean of the rows per `COUNT_WINDOW_S`; 1 for Poisson arrivals."""
-        return self._dispersion.index
-
     def observe(self, seen: Observations, late_share_allowed: float) -> None:
         self._waits.revise(len(seen.response_times_s), seen.late_answers, late_share_allowed)
         if seen.refused:  # in an overload, a longer delay is no property of the load it can take
@@ -132,8 +120,6 @@ class ModelCorrections:
             before_ms = mean_ms if self._refusal_ms is None else self._refusal_ms
             keep = math.exp(-seen.refused_unread / REFUSALS_REMEMBERED)
             self._refusal_ms = mean_ms + keep * (before_ms - mean_ms)
-        for rows in seen.arrival_counts:
-            self._dispersion.observe(rows)
         if seen.energy_mj is not None:
             sizes = [record.size for record in seen.batches]
             self.energy.observe(seen.energy_mj, 1e3 * seen.elapsed_s, sizes)
@@ -207,14 +193,6 @@ class ModelCorrections:
             _two_digits(max(0.0, refusal_ms)),
             prior.retries,
         )
-
-    def update_index_of_dispersion(self) -> bool:
-        """Adopt the measured index of dispersion if it has moved; return whether it has."""
-        index = self.measured_index_of_dispersion
-        if abs(index - self.index_of_dispersion) <= DISPERSION_STEP:
-            return False
-        self.index_of_dispersion = index
-        return True
 
 
 def _two_digits(value: float) -> float:

@@ -33,8 +33,7 @@ class Observations:
     """A replica's observations between two ticks.
 
     `response_times_s` are of the requests answered; `ReplicaObserver` says which are counted.
-    `arrival_counts` are the rows that arrived in each window of `policy.burstiness.COUNT_WINDOW_S`
-    that ended, refused ones included. `proxy_delay_ms` is what requests wait in HAProxy, beyond the
+    `proxy_delay_ms` is what requests wait in HAProxy, beyond the
     delay that the SLA allows for, `outward_delay_ms` of it before they reach the replica. Requests
     `refused_unread` were refused before they were parsed, `refusal_s` in all after they could first
     have been read. `energy_mj` is what the device's meter counted in the last
@@ -44,7 +43,6 @@ class Observations:
     batches: list[BatchRecord] = field(default_factory=list)
     response_times_s: FloatArray = field(default_factory=lambda: np.empty(0))
     late_answers: int = 0
-    arrival_counts: list[int] = field(default_factory=list)
     event_loop: EventLoopCounts | None = None
     shares_cpu: bool = False
     proxy_delay_ms: float = 0.0
@@ -208,14 +206,12 @@ class ReplicaObserver:
         self.energy_j = (self.energy_j or 0.0) + 1e-3 * energy_mj
         return (energy_mj, read[1] - before[1]) if read is not before else (None, 0.0)
 
-    def take(
-        self, arrival_counts: list[int], *, shares_cpu: bool = False, refused: int = 0
-    ) -> Observations:
+    def take(self, *, shares_cpu: bool = False, refused: int = 0) -> Observations:
         """Return what was observed since the last call."""
         seen, self._seen = self._seen, Observations()
         seen.response_times_s, seen.late_answers = self._take_answers()
         seen.energy_mj, seen.elapsed_s = self._take_energy()
-        seen.arrival_counts, seen.shares_cpu, seen.refused = arrival_counts, shares_cpu, refused
+        seen.shares_cpu, seen.refused = shares_cpu, refused
         seen.proxy_delay_ms = 1e3 * self.proxy_delay.delay_s
         seen.outward_delay_ms = 1e3 * self.proxy_delay.outward_s
         if self._event_loop_meter is not None:

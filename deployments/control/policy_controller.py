@@ -26,9 +26,7 @@ from deployments.control.policy_solver import (
 from deployments.control.response_times import ResponseTimePercentiles
 from policy.batcher.core import BatcherCore
 from policy.batcher.requests import PolicySource
-from policy.burstiness import COUNT_WINDOW_S
 from policy.errors import InfeasibleError, InvalidInputError
-from policy.objective import ServiceLevelObjective
 from policy.power_limit import power_source, service_within
 from policy.profile import Profile
 from policy.service_model import ServiceModel
@@ -195,13 +193,11 @@ class PolicyController:
         self._on_change()
 
     def _use_solved_table(self) -> None:
-        """Apply the solved table; under an SLA, as bursts require, and under a ceiling its own."""
+        """Apply the solved table, or under a ceiling on the power that of the multiple."""
         table, power_table = self.solver.table, self.solver.power_table
         assert table is not None
         if power_table is not None:
             table = service_within(self._service_model(), power_table, self._multiple).table
-        elif isinstance(self._service_model().objective, ServiceLevelObjective):
-            table = table.for_bursts(self.corrections.index_of_dispersion, COUNT_WINDOW_S)
         self._use(table)
 
     async def tick(self, seen: Observations) -> None:
@@ -209,8 +205,8 @@ class PolicyController:
 
         If batch latency, energy or the event loop's costs deviate from the profile, the profile is
         refitted and the table solved anew. If requests wait longer in HAProxy, the load that keeps
-        the SLA is computed anew. If arrivals become more or less bursty, the table's waits change.
-        If more requests are late than the SLA allows, waits shrink whatever the model predicts.
+        the SLA is computed anew. If more requests are late than the SLA allows, waits shrink
+        whatever the model predicts.
         """
         self.corrections.observe(seen, self.sla_at_replica.late_share_allowed)
         self.core.wait_factor = self.corrections.wait_factor
@@ -228,8 +224,6 @@ class PolicyController:
             self._solve()
         elif self.corrections.update_proxy_delay(self.sla_at_replica):
             self._solve()
-        elif self.solver.table is not None and self.corrections.update_index_of_dispersion():
-            self._use_solved_table()
         await asyncio.sleep(0)
         await self.percentiles.tick(
             seen.response_times_s,
@@ -247,7 +241,6 @@ class PolicyController:
             "table": "solving" if solver.in_progress else "failed" if solver.error else "solved",
             "solver": solver.report(),
             "arrival_rate_per_s": core.arrival_rate.per_s(now_s),
-            "index_of_dispersion": corrections.measured_index_of_dispersion,
             "control_limit": policy.control_limit,
             "actions": policy.actions,
             "max_wait_ms": policy.max_wait_ms,

@@ -221,7 +221,6 @@ class InferenceService(BatchedService):
         await asyncio.sleep(0)  # requests that came meanwhile have their turn
         refused_before, self._refused_rows = self._refused_rows, self.batcher.rows.refused
         seen = self.observer.take(
-            self.batcher.rows.arrivals.take(time.monotonic()),
             shares_cpu=self.shares_cpu,
             refused=self._refused_rows - refused_before,
         )

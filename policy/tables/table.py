@@ -9,12 +9,11 @@ import json
 import math
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
 
 from policy.batching_policy import BatchingPolicy
-from policy.burstiness import burst_rate_per_s
 from policy.errors import InvalidInputError
 from policy.objective import Objective
 from policy.profile import Profile
@@ -53,52 +52,6 @@ class PolicyTable:
         """Return the lowest arrival rate that has the same cell; 0 in the first one."""
         cell = bisect_right(self.rates_per_s, arrival_rate_per_s)
         return self.rates_per_s[cell - 1] if cell else 0.0
-
-    def lookup_bursty(
-        self, arrival_rate_per_s: float, index_of_dispersion: float, window_s: float
-    ) -> BatchingPolicy:
-        """Return the policy for arrivals that come in bursts, from a table for a service level.
-
-        Its max wait is the shortest, and its control limit the lowest, of all rates from the mean
-        to the rate of the bursts (`policy.burstiness`). A shorter wait with a higher limit would
-        not do: in lulls, the limit of a burst's rate keeps requests waiting. If one of these rates
-        has no max wait, its control limit could leave requests alone in the lulls between bursts:
-        the device then starts whenever it is free. Where that costs an event loop too much, beyond
-        the last rate it waits for full batches: then only the rates with a max wait count, if any.
-
-        Parameters
-        ----------
-        index_of_dispersion : float
-            Of the counts of arrivals in windows; 1 or less is as steady as Poisson arrivals.
-        """
-        bursts = burst_rate_per_s(arrival_rate_per_s, index_of_dispersion, window_s)
-        first = bisect_right(self.rates_per_s, arrival_rate_per_s)
-        last = bisect_right(self.rates_per_s, bursts)
-        if first == last:
-            return self.policies[first]
-        policies = self.policies[first : last + 1]
-        timed = tuple(policy for policy in policies if policy.max_wait_ms is not None)
-        if len(timed) < len(policies):
-            if self.policies[-1].control_limit == 1:
-                return self.policies[-1]
-            if not timed:
-                return policies[-1]
-            policies = timed
-        waits = [policy.max_wait_ms for policy in policies if policy.max_wait_ms is not None]
-        lowest_limit = min(policies, key=lambda policy: policy.control_limit)
-        # Long queues are those of the bursts: only a policy of that rate surely carries them.
-        at_bursts = policies[-1]
-        lengths = range(max(len(lowest_limit.actions), len(at_bursts.actions)))
-        actions = [at_bursts.batch_size(q) or lowest_limit.batch_size(q) for q in lengths]
-        return BatchingPolicy.from_actions(actions, min(waits))
-
-    def for_bursts(self, index_of_dispersion: float, window_s: float) -> "PolicyTable":
-        """Return the table that looks up as `lookup_bursty` does at each cell's upper end."""
-        policies = tuple(
-            self.lookup_bursty(math.nextafter(rate, 0), index_of_dispersion, window_s)
-            for rate in self.rates_per_s
-        )
-        return replace(self, policies=(*policies, self.policies[-1]))
 
     def to_dict(self) -> dict[str, Any]:
         """Return the table in JSON's types."""

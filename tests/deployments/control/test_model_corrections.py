@@ -1,4 +1,4 @@
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import numpy as np
@@ -16,19 +16,25 @@ from deployments.control.model_corrections import (
     WaitCorrection,
 )
 from deployments.control.observations import Observations
-from policy.batcher.requests import StartReason
+from policy.batcher.core import BatcherCore
+from policy.batcher.requests import Request, StartReason
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
+from policy.service_model import BatchingSettings, service_model
+from policy.tables.solving import solve_table
 from policy.try_delays import TryDelays
+from tests.support.batching.batcher_core import Run
 from tests.support.batching.event_loop_counts import event_loop_counts
+from tests.support.batching.switching_arrivals import SwitchingArrivals
+from tests.support.profiles import GOOGLENET_P4
 
 PROFILE = Profile("m", "d", np.array([2.0, 3.0]))
 
 
-def seen(duration_s=0.006, *arrival_counts, **batch):
+def seen(duration_s=0.006, **batch):
     """Return a tick with full batches, which by default take twice what the profile says."""
     record = BatchRecord(2, StartReason.FULL, 0, 0.0, duration_s, **{"failed": False, **batch})
-    return Observations(LatencyRefit.MIN_BATCHES * [record], 1000 * [0.01], 0, list(arrival_counts))
+    return Observations(LatencyRefit.MIN_BATCHES * [record], 1000 * [0.01], 0)
 
 
 def event_loop_second(cost_ms):
@@ -117,17 +123,6 @@ def test_the_event_loop_is_measured_even_while_a_refit_of_the_latency_rests():
     assert second[1]
 
 
-def test_the_index_of_dispersion_in_force_follows_the_measured_one():
-    corrections = ModelCorrections(PROFILE)
-    assert not corrections.update_index_of_dispersion()
-    for _ in range(10):
-        corrections.observe(seen(0.006, 0, 40), 0.01)
-    assert corrections.index_of_dispersion == 1.0
-    assert corrections.update_index_of_dispersion()
-    assert corrections.index_of_dispersion == corrections.measured_index_of_dispersion > 10
-    assert not corrections.update_index_of_dispersion()
-
-
 def test_the_proxy_delay_is_adopted_once_it_lasts_and_not_in_an_overload():
     corrections, sla = ModelCorrections(PROFILE), ServiceLevelObjective(100.0, 99.0)
     adopted = []
@@ -182,3 +177,30 @@ def test_waits_settle_where_the_sla_just_holds():
         lates.append(late)
     assert np.mean(lates[50:]) / 300 <= 0.012
     assert correction.factor > 0.05
+
+
+@pytest.mark.slow
+def test_bursts_close_to_the_capacity_keep_the_sla_with_shorter_waits():
+    """Load 0.6, 50% up and down every 0.8 s; the policies are for steady arrivals."""
+    sla, capacity_per_s = ServiceLevelObjective(20.0, 99.0), GOOGLENET_P4.capacity_per_s
+    settings = BatchingSettings(objective="sla", serve_late=True)
+    service = service_model(GOOGLENET_P4, sla, TryDelays(0.0, 0.0), settings)
+    rates = [load * capacity_per_s for load in (0.5, 0.6, 0.7, 0.8, 0.9)]
+    table = solve_table(service.profile, service.objective, rates)
+    process = SwitchingArrivals((0.3 * capacity_per_s, 0.9 * capacity_per_s), (0.8, 0.8))
+
+    def share_in_time(revise: Callable[[int, int, float], float]) -> float:
+        core = BatcherCore(table, service.limits)
+        run = Run(core, batch_s=lambda batch: 1e-3 * service.limits.batch_latency_ms(batch.size))
+        run.coming += [Request(at_s, 1) for at_s in process.times_s(60, seed=2).tolist()]
+        ticks, seen = 0, 0
+        while run.step():
+            if run.now_s > ticks + 1:
+                new_s = np.array(run.responses_s[seen:])
+                ticks, seen = ticks + 1, len(run.responses_s)
+                late = int(np.count_nonzero(new_s > 0.02))
+                core.wait_factor = revise(new_s.size, late, sla.late_share_allowed)
+        return float(np.mean(np.array(run.responses_s[20_000:]) <= 0.02))
+
+    assert share_in_time(lambda *_: 1.0) < 0.988
+    assert share_in_time(WaitCorrection().revise) >= 0.99

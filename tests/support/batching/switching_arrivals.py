@@ -25,9 +25,3 @@ class SwitchingArrivals:
         arrivals = np.sort(rng.uniform(0, expected[-1], rng.poisson(expected[-1])))
         times_s = np.interp(arrivals, expected, switches_s)
         return np.asarray(times_s[times_s < duration_s])
-
-    def counts(self, windows: int, window_s: float, seed: int) -> list[int]:
-        """Draw the number of arrivals in successive windows; the rate may switch within them."""
-        times_s = self.times_s(windows * window_s, seed)
-        counts, _ = np.histogram(times_s, bins=window_s * np.arange(windows + 1))
-        return [int(count) for count in counts]
