@@ -130,7 +130,6 @@ def plan(
         sla,
         config.pipeline.worker_costs(),
         max_workers=config.pipeline.pinned(),
-        counts_refusals=True,
     )
     result = described(found, sla)
     if as_json:

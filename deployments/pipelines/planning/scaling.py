@@ -7,6 +7,7 @@ import numpy as np
 
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Step
+from deployments.pipelines.planning.answered import answered_share
 from deployments.pipelines.planning.division_table import DivisionTable
 from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline, stage_rates
 from deployments.pipelines.planning.tandem import profile_of, simulate
@@ -30,6 +31,7 @@ def solve_divisions(
     max_replicas: Mapping[str, int] | None = None,
     pinned: Mapping[str, int] | None = None,
     requests: int = REQUESTS,
+    counts_refusals: bool = True,
 ) -> DivisionTable:
     """Plan the divisions for all rates that a number of workers can carry (`plan_pipeline`).
 
@@ -58,7 +60,10 @@ def solve_divisions(
     while True:
         try:
             plan = plan_pipeline(
-                steps, rate_per_s, sla, worker_costs, max_workers=limits, requests=requests
+                *(steps, rate_per_s, sla, worker_costs),
+                max_workers=limits,
+                requests=requests,
+                counts_refusals=counts_refusals,
             )
         except InfeasibleError:
             # A higher load can make an SLA infeasible, because batches grow and take longer.
@@ -66,20 +71,17 @@ def solve_divisions(
                 raise
             break
         workers = plan.workers
-        if sum([workers[stage.name] for stage in inside]) > max_workers:
+        is_kept = not counts_refusals or plan.service_level >= sla.least_level
+        if not is_kept or sum([workers[stage.name] for stage in inside]) > max_workers:
             break
-        low, high = rate_per_s, min(alone_per_s[name] * count for name, count in workers.items())
-        while high > low * (1 + _RESOLUTION):
-            middle = (low * high) ** 0.5
-            response_ms = simulate(steps, middle, workers, requests=requests).response_ms
-            if np.percentile(response_ms, sla.percentile) <= sla.response_time_ms:
-                low = middle
-            else:
-                high = middle
+        capacity_per_s = min(alone_per_s[name] * count for name, count in workers.items())
+        highest_per_s = _highest_rate_per_s(
+            *(steps, workers, sla, (rate_per_s, capacity_per_s), requests, counts_refusals)
+        )
         # A plan that costs no less and carries less is not needed.
         found = [(rate, other) for rate, other in found if other.cost < plan.cost - 1e-9]
-        found.append((low, plan))
-        rate_per_s = low * (1 + _RESOLUTION)
+        found.append((highest_per_s, plan))
+        rate_per_s = highest_per_s * (1 + _RESOLUTION)
     if not found:
         raise InfeasibleError(
             f"max_workers: {max_workers} do not keep {sla.in_words()}, even with little load"
@@ -95,19 +97,57 @@ def solve_divisions(
     return replace(table, curve=_curve(steps, sla, table, requests), capacity_per_s=capacity_per_s)
 
 
+def _highest_rate_per_s(
+    steps: Sequence[Step],
+    workers: Mapping[str, int],
+    sla: ServiceLevelObjective,
+    between_per_s: tuple[float, float],
+    requests: int,
+    counts_refusals: bool,
+) -> float:
+    """Return the highest rate at which a division keeps an SLA, as it does at the lower of two."""
+    least_per_s, highest_per_s = between_per_s
+
+    def simulated(rate_per_s: float) -> float:
+        return _level(steps, rate_per_s, workers, sla, requests)
+
+    def answered(rate_per_s: float) -> float:
+        return answered_share(steps, rate_per_s, workers, sla, requests=requests)[0]
+
+    for level in (simulated, answered)[: 1 + counts_refusals]:  # the second takes longer
+        low = least_per_s
+        middle = highest_per_s
+        while highest_per_s > low * (1 + _RESOLUTION):
+            if level(middle) >= sla.least_level:
+                low = middle
+            else:
+                highest_per_s = middle
+            middle = (low * highest_per_s) ** 0.5
+        highest_per_s = low
+    return highest_per_s
+
+
+def _level(
+    steps: Sequence[Step],
+    rate_per_s: float,
+    workers: Mapping[str, int],
+    sla: ServiceLevelObjective,
+    requests: int,
+) -> float:
+    try:
+        found = simulate(steps, rate_per_s, workers, requests=requests)
+    except InfeasibleError:
+        return 0.0
+    return float(np.mean(found.response_ms <= sla.response_time_ms))
+
+
 def _curve(
     steps: Sequence[Step], sla: ServiceLevelObjective, table: DivisionTable, requests: int
 ) -> LoadLatenessCurve:
     """Return the curve of a pipeline with the last division; overloaded, it refuses the excess."""
     rate_per_s, workers = table.rates_per_s[-1], table.divisions[-1]
-
-    def late_share(multiple: float) -> float:
-        try:
-            found = simulate(steps, multiple * rate_per_s, workers, requests=requests)
-        except InfeasibleError:
-            return 1.0
-        return float(np.mean(found.response_ms > sla.response_time_ms))
-
-    late = np.maximum.accumulate([late_share(one) for one in LoadLatenessCurve.MULTIPLES])
+    multiples = LoadLatenessCurve.MULTIPLES
+    late = [1 - _level(steps, one * rate_per_s, workers, sla, requests) for one in multiples]
+    late = np.maximum.accumulate(late).tolist()
     levels = [(1 - sla.late_share_allowed) / multiple for multiple in LoadLatenessCurve.OVERLOADS]
-    return LoadLatenessCurve(rate_per_s, tuple(late.tolist()), overload_levels=tuple(levels))
+    return LoadLatenessCurve(rate_per_s, tuple(late), overload_levels=tuple(levels))

@@ -21,7 +21,6 @@ from deployments.pipelines.planning.tandem import (
     profile_of,
     simulate,
 )
-from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.tables.solving import TableSolver
@@ -29,8 +28,6 @@ from policy.tables.solving import TableSolver
 #: The workers of each stage, in the order of the stages.
 Division = tuple[int, ...]
 
-# Share of the simulated requests that the live core is given: it takes a hundred times as long.
-_ANSWERED_SHARE = 0.05
 # A stage has plenty of workers with this many more than it needs to keep up.
 _PLENTY = 64
 
@@ -39,6 +36,7 @@ _PLENTY = 64
 class PipelinePlan:
     """A plan and its predicted results. The percentile is that without refusals.
 
+    `service_level` is that with refusals, and below the SLA's where no worker would help.
     `budgets_ms` divides the SLA's response time among the stages, in proportion to the percentile
     that each has by itself. `least_power` has the objective of each stage that saves power within
     its budget; none if they would miss the SLA together.
@@ -81,15 +79,15 @@ def plan_pipeline(
     *,
     max_workers: Mapping[str, int] | None = None,
     requests: int = REQUESTS,
-    counts_refusals: bool = False,
+    counts_refusals: bool = True,
 ) -> PipelinePlan:
     """Find a division of workers that keeps an SLA at little cost (`cheap_division`).
 
     Every stage needs a profile. `worker_costs` are 1 if not given, `max_workers` any number. Each
-    division is simulated with this number of Poisson `requests`. With `counts_refusals`, as many
-    workers are added as the pipeline needs that refuses and drops; the service level is of that.
-    Raises `InvalidInputError` as `simulate`, `InfeasibleError` if no number of workers keeps the
-    SLA.
+    division is simulated with this number of Poisson `requests`. With `counts_refusals`, workers
+    are added where the pipeline needs them because it refuses and drops
+    (`division_despite_refusals`). Raises `InvalidInputError` as `simulate`, `InfeasibleError` if no
+    number of workers keeps the SLA without refusals.
     """
     stages = compile_steps(steps).stages
     costs = [(worker_costs or {}).get(stage.name, 1.0) for stage in stages]
@@ -117,45 +115,31 @@ def plan_pipeline(
         except InfeasibleError:
             return math.inf
 
+    @functools.cache
+    def answered(division: Division) -> tuple[float, tuple[int, ...]]:
+        workers = dict(zip(names, division, strict=True))
+        return answered_share(steps, arrival_rate_per_s, workers, sla, requests=requests)
+
     division = cheap_division(percentile_ms, sla, least, most, costs)
+    if counts_refusals:
+        division = division_despite_refusals(answered, sla, division, most, costs)
     workers = dict(zip(names, division, strict=True))
-
-    def answered(policies: Mapping[str, BatchingPolicy]) -> tuple[float, dict[str, int]]:
-        return answered_share(
-            *(steps, arrival_rate_per_s, workers, sla.response_time_ms),
-            policies=policies,
-            requests=int(_ANSWERED_SHARE * requests),
-        )
-
-    level: float | None = None
-    added: str | None = None
-    while counts_refusals:
-        before, (level, missed) = level, answered({})
-        if added is not None and before is not None and level <= before:
-            # Where an item alone is refused, no worker helps.
-            workers[added] -= 1
-            level = before
-            break
-        short = [name for name, limit in zip(names, most, strict=True) if workers[name] < limit]
-        if level >= sla.least_level or not short:
-            break
-        added = max(short, key=lambda name: missed[name])
-        workers[added] += 1
-    simulated = run(tuple(workers.values()))
+    level, _ = answered(division)
+    simulated = run(division)
     budgets_ms = _budgets_ms(simulated, stages, sla)
     solvers = _least_power(stages, budgets_ms, sla)
     policies = {name: s.lookup(rates[name] / workers[name]) for name, (_, s) in solvers.items()}
     if policies:
         saving = simulate(steps, arrival_rate_per_s, workers, policies=policies, requests=requests)
-        saving_level = answered(policies)[0] if counts_refusals else None
+        saving_level, _ = answered_share(
+            steps, arrival_rate_per_s, workers, sla, policies=policies, requests=requests
+        )
         in_time = np.percentile(saving.response_ms, sla.percentile) <= sla.response_time_ms
-        if in_time and (saving_level is None or saving_level >= sla.least_level):
+        if in_time and saving_level >= sla.least_level:
             simulated, level = saving, saving_level
         else:
             solvers = {}
     response_ms = simulated.response_ms
-    if level is None:
-        level = float(np.mean(response_ms <= sla.response_time_ms))
     powers_w = [load.mean_power_w for load in simulated.stages.values()]
     known_w = [power_w for power_w in powers_w if power_w is not None]
     return PipelinePlan(
@@ -199,7 +183,7 @@ def cheap_division(
     """
     ms = functools.cache(percentile_ms)
     limit_ms, workers = sla.response_time_ms, tuple(least)
-    plenty = tuple(int(min(n + _PLENTY, limit)) for n, limit in zip(least, most, strict=True))
+    plenty = _plenty(workers, most)
     if ms(workers) > limit_ms and ms(plenty) > limit_ms:
         raise InfeasibleError(
             f"no number of workers keeps {sla.in_words()}: with {_PLENTY} more in each stage than "
@@ -222,6 +206,40 @@ def cheap_division(
         if best == workers:
             return workers
         workers = best
+
+
+def division_despite_refusals(
+    answered: Callable[[Division], tuple[float, Sequence[int]]],
+    sla: ServiceLevelObjective,
+    least: Division,
+    most: Sequence[float],
+    costs: Sequence[float],
+) -> Division:
+    """Return a division of at least `least` whose share answered in time keeps an SLA.
+
+    `answered` returns that share, and the requests that each stage missed. Workers are added where
+    the most are missed; then what is not needed is removed, the dearest first. If even plenty of
+    workers do not keep the SLA, none is added.
+    """
+
+    def is_enough(division: Division) -> bool:
+        return answered(division)[0] >= sla.least_level
+
+    plenty, workers = _plenty(least, most), least
+    if not is_enough(least) and not is_enough(plenty):
+        return least
+    while not is_enough(workers):
+        missed = answered(workers)[1]
+        workers = max([(missed[stage], more) for stage, more in _with_another(workers, 1, plenty)])[
+            1
+        ]
+    while fewer := [one for one in _with_another(workers, -1, least) if is_enough(one[1])]:
+        workers = max(fewer, key=lambda one: costs[one[0]])[1]
+    return workers
+
+
+def _plenty(workers: Division, most: Sequence[float]) -> Division:
+    return tuple([int(min(n + _PLENTY, limit)) for n, limit in zip(workers, most, strict=True)])
 
 
 def _with_another(

@@ -44,6 +44,7 @@ class PipelineAutoscaler:
         self.scaler = PipelineScaler(pipeline.core, self._settings, config.max_replicas())
         self._planner = WorkerProcess("the planner of the pipeline")
         self._planned: tuple[Mapping[str, Profile | None], Mapping[str, float]] = {}, {}
+        self._counts_refusals = False
         self._planned_s = self._created_s = self._started_s = time.monotonic()
         # Forecasts go by the time of day, and a wall clock may be set back.
         self._wall_s = time.time() - time.monotonic()
@@ -52,11 +53,20 @@ class PipelineAutoscaler:
         self._planning: asyncio.Task[None] | None = None
 
     async def plan(self, sla: ServiceLevelObjective) -> None:
-        """Plan for an SLA; `InvalidInputError` or `InfeasibleError` if no workers keep it."""
+        """Plan for an SLA; `InvalidInputError` or `InfeasibleError` if no workers keep it.
+
+        Counting refusals would take many seconds, so only the next plan does, in the background.
+        """
+        if self._planning is not None:
+            self._planning.cancel()  # it is for the SLA until now
+        await self._plan(sla, counts_refusals=False)
+
+    async def _plan(self, sla: ServiceLevelObjective, counts_refusals: bool) -> None:
         stages = {stage.name: stage for stage in self._pipeline.stages}
         profiles = {name: stage.batch_profile for name, stage in stages.items()}
         self._planned = profiles, {**self.scaler.items_per_request}
         self._planned_s = time.monotonic()
+        self._counts_refusals = counts_refusals
         measured = self._pipeline.core.backlog.measured_steps()
         self.table = await self._solve(without_code([*self._steps], stages, measured), sla)
         self.sla = sla
@@ -65,7 +75,11 @@ class PipelineAutoscaler:
     async def _solve(self, steps: Sequence[Step], sla: ServiceLevelObjective) -> DivisionTable:
         config = self._config
         arguments = steps, sla, self._most, config.worker_costs()
-        limits: Any = {"max_replicas": config.max_replicas(), "pinned": config.pinned()}
+        limits: Any = {
+            "max_replicas": config.max_replicas(),
+            "pinned": config.pinned(),
+            "counts_refusals": self._counts_refusals,
+        }
         if self.table is None:  # the worker process has a low priority, and this is urgent
             from deployments.pipelines.planning.scaling import solve_divisions  # it loads numba
 
@@ -100,7 +114,7 @@ class PipelineAutoscaler:
     async def _plan_again(self) -> None:
         assert self.sla is not None
         try:
-            await self.plan(self.sla)
+            await self._plan(self.sla, counts_refusals=True)
         except Exception:
             logger.exception("the stages could not be planned again; the plan in force stays")
 
@@ -117,7 +131,11 @@ class PipelineAutoscaler:
 
     def _is_outdated(self) -> bool:
         is_planning = self._planning is not None and not self._planning.done()
-        if self.table is None or is_planning or time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
+        if self.table is None or is_planning:
+            return False
+        if not self._counts_refusals:
+            return True
+        if time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
             return False
         profiles, before = self._planned
         items = self.scaler.items_per_request

@@ -78,7 +78,7 @@ def plan(
 
     sla = ServiceLevelObjective(response_time_ms, percentile)
     rate_per_s = margin * arrival_rate_per_s
-    found = plan_pipeline(steps, rate_per_s, sla, costs, requests=REQUESTS, counts_refusals=True)
+    found = plan_pipeline(steps, rate_per_s, sla, costs, requests=REQUESTS)
     return {"workers": sum(found.workers.values()), **described(found, sla)}
 
 

@@ -8,7 +8,9 @@ from deployments.errors import RequestError
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.planning.answered import answered_share
+from deployments.pipelines.planning.scaling import solve_divisions
 from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from tests.support.pipelines.machine import Machine
@@ -77,12 +79,13 @@ def test_the_share_is_that_of_the_running_core_at_any_load(name):
     most_per_s = min(one.profile.capacity_per_s / per_request[one.name] for one in stages)
     for load in (0.9, 1.2, 2.0):
         rate_per_s = load * most_per_s
-        share, missed = answered_share(steps, rate_per_s, workers, sla_ms, requests=REQUESTS)
+        sla = ServiceLevelObjective(sla_ms, 95.0)
+        share, missed = answered_share(steps, rate_per_s, workers, sla, requests=20 * REQUESTS)
         running = share_of_the_machine(steps, workers, rate_per_s, sla_ms, chances)
         # What the switch chooses varies, too.
         assert share == pytest.approx(running, abs=0.025 if name == "switch" else 0.015)
         assert share <= 1.02 / load
-        assert sum(missed.values()) >= 0.9 * (1 - share) * REQUESTS - 5
+        assert sum(missed) >= 0.9 * (1 - share) * REQUESTS - 5
 
 
 @pytest.mark.slow
@@ -92,8 +95,8 @@ def test_a_plan_that_counts_refusals_keeps_the_sla(name):
     chances = [0.7, 0.3] if name == "switch" else [1.0, 0.0]
     sla, rate_per_s = ServiceLevelObjective(sla_ms, 95.0), 300.0
     options = {"requests": 20 * REQUESTS}
-    bare = plan_pipeline(steps, rate_per_s, sla, **options)
-    plan = plan_pipeline(steps, rate_per_s, sla, counts_refusals=True, **options)
+    bare = plan_pipeline(steps, rate_per_s, sla, counts_refusals=False, **options)
+    plan = plan_pipeline(steps, rate_per_s, sla, **options)
     running = share_of_the_machine(steps, plan.workers, rate_per_s, sla_ms, chances)
     assert plan.service_level >= 0.95
     assert plan.service_level == pytest.approx(running, abs=0.015)
@@ -106,5 +109,16 @@ def test_a_plan_that_counts_refusals_keeps_the_sla(name):
 def test_no_worker_is_added_where_even_an_item_alone_is_refused():
     """An item takes 7 ms, and is admitted only if it does within 97% of the limit."""
     steps, sla = PIPELINES["single items"][0], ServiceLevelObjective(7.1, 95.0)
-    plan = plan_pipeline(steps, 2.0, sla, counts_refusals=True, requests=20_000)
+    plan = plan_pipeline(steps, 2.0, sla, requests=20_000)
     assert (plan.service_level, plan.workers["a"]) == (0, 1)
+    with pytest.raises(InfeasibleError, match="8 do not keep"):
+        solve_divisions(steps, sla, 8, requests=20_000)
+
+
+def test_workers_are_added_past_one_that_helps_nothing():
+    """Of items of 7 ms within 13.7 ms, 10 workers admit 8 at a time, and so do 9."""
+    steps, sla = PIPELINES["single items"][0], ServiceLevelObjective(13.7, 95.0)
+    plan = plan_pipeline(steps, 1099.0, sla, requests=20_000)
+    assert plan.service_level >= 0.95
+    workers = {"a": plan.workers["a"] - 1}
+    assert answered_share(steps, 1099.0, workers, sla, requests=20_000)[0] < 0.95

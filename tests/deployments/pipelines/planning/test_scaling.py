@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from deployments.pipelines.core.steps import Each, Stage
 from deployments.pipelines.planning.division_table import DivisionTable
 from deployments.pipelines.planning.scaling import solve_divisions
-from deployments.pipelines.planning.sizing import plan_pipeline
+from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -29,6 +29,12 @@ def stage(name, fixed_ms, size=4, place="process"):
 STEPS = [stage("light", 1.0), Each(stage("heavy", 8.0), expected_items=2)]
 
 
+def running(table, steps, rate_per_s):
+    """Return the workers of each stage that run at a rate of the requests."""
+    items = stage_rates(steps, rate_per_s)
+    return {name: table.pool(name, ALLOWED).replicas_needed(items[name], ALLOWED) for name in items}
+
+
 @pytest.fixture(scope="module")
 def table():
     return solve_divisions(STEPS, SLA, max_workers=6, requests=REQUESTS)
@@ -44,12 +50,25 @@ def test_what_runs_at_a_rate_is_what_a_plan_for_it_finds(table):
     heavy = table.pool("heavy", ALLOWED)
     for rate_per_s in np.geomspace(20.0, table.rates_per_s[-1], 12):
         plan = plan_pipeline(STEPS, rate_per_s, SLA, requests=REQUESTS)
-        running = {
-            name: table.pool(name, ALLOWED).replicas_needed(items * rate_per_s, ALLOWED)
-            for name, items in (("light", 1), ("heavy", 2))
-        }
-        assert running == plan.workers
-        assert 1 - heavy.lost_share(2 * rate_per_s, running["heavy"]) <= plan.service_level
+        assert running(table, STEPS, rate_per_s) == plan.workers
+        assert 1 - heavy.lost_share(2 * rate_per_s, plan.workers["heavy"]) <= plan.service_level
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(4))
+def test_what_runs_is_planned_where_much_is_refused(seed):
+    random = np.random.default_rng(seed)
+    fixed_ms, sizes = random.uniform(0.5, 8.0, 3), random.choice([1, 4, 8, 16], 3).tolist()
+    drawn = map(stage, "abc", fixed_ms, sizes)
+    steps = [*drawn][: random.integers(1, 4)]
+    tight_ms = random.uniform(1.4, 3.0) * sum([one.profile.latency_ms[-1] for one in steps])
+    sla = ServiceLevelObjective(tight_ms, random.choice([95.0, 99.0]))
+    table = solve_divisions(steps, sla, 8, requests=40_000)
+    rates_per_s = random.uniform(0.3 * table.rates_per_s[0], table.rates_per_s[-1], 4)
+    for rate_per_s in rates_per_s:
+        plan = plan_pipeline(steps, rate_per_s, sla, requests=40_000)
+        assert running(table, steps, rate_per_s) == plan.workers
+        assert plan.service_level >= sla.least_level
 
 
 def test_what_costs_no_less_and_carries_less_is_left_out():
@@ -58,7 +77,8 @@ def test_what_costs_no_less_and_carries_less_is_left_out():
         Stage(abs, name, batch_size=len(ms), profile=Profile("m", "d", ms))
         for name, ms in profiles.items()
     ]
-    found = solve_divisions(steps, ServiceLevelObjective(150.0, 99.0), 4, requests=REQUESTS)
+    sla = ServiceLevelObjective(150.0, 99.0)
+    found = solve_divisions(steps, sla, 4, requests=REQUESTS, counts_refusals=False)
     assert found.divisions == ({"one": 1, "many": 1, "last": 1}, {"one": 2, "many": 1, "last": 1})
 
 
