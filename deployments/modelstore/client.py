@@ -1,11 +1,8 @@
 """Client of the model store. A model stays in memory while its connection is open."""
 
-import json
 import os
 import socket
-import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -25,13 +22,6 @@ class Hold:
     def __init__(self, descriptor: int, source: str) -> None:
         self._descriptor = descriptor
         self.source = source
-
-    def attached(self, tier: str, begin_s: float) -> None:
-        """Report to the manager for how long this process attached to what was in the tier."""
-        if self.source == tier:
-            message = {"do": "attached", "seconds": time.monotonic() - begin_s}
-            with suppress(OSError):  # the manager is gone
-                os.write(self._descriptor, json.dumps(message).encode())
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1
@@ -94,12 +84,9 @@ def open_in_tier(
     name: str,
     socket_path: Path | None,
     timeout_s: float | None = None,
-    *,
-    if_faster: bool = False,
 ) -> tuple[socket.socket, dict[str, Any], list[int]]:
     """Open a model in one tier; return the connection, the grant and its descriptors."""
-    request = {"do": "open", "name": name, "tier": tier, "if_faster": if_faster}
-    return _request(request, [], socket_path, timeout_s)
+    return _request({"do": "open", "name": name, "tier": tier}, [], socket_path, timeout_s)
 
 
 def _request(

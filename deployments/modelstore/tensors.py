@@ -8,7 +8,6 @@ import gc
 import logging
 import mmap
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -96,7 +95,7 @@ def attach(
     if target.type == "cuda" and share and torch.cuda.is_available():
         try:
             ordinal = torch.cuda.current_device() if target.index is None else target.index
-            return attach_to_device(name, CudaClient(ordinal), socket_path, if_faster=True)
+            return attach_to_device(name, CudaClient(ordinal), socket_path)
         except UnavailableError:
             raise
         except StoreError as error:
@@ -106,7 +105,6 @@ def attach(
 
 
 def _attach_on_host(name: str, socket_path: Path | None) -> tuple[dict[str, torch.Tensor], str]:
-    begin_s = time.monotonic()
     hold, files = open_model(name, socket_path)
     tensors: dict[str, torch.Tensor] = {}
     collecting = gc.isenabled()
@@ -123,7 +121,6 @@ def _attach_on_host(name: str, socket_path: Path | None) -> tuple[dict[str, torc
             gc.enable()
         for file in files:
             os.close(file.descriptor)
-    hold.attached("host", begin_s)
     return tensors, hold.source
 
 

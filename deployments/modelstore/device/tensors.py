@@ -1,7 +1,6 @@
 """A model's weights as torch tensors on shared device memory."""
 
 import os
-import time
 from pathlib import Path
 
 import numpy as np
@@ -16,21 +15,16 @@ from deployments.modelstore.files.safetensors_header import TensorEntry, header_
 
 
 def attach_to_device(
-    name: str,
-    driver: ClientDriver,
-    socket_path: Path | None = None,
-    *,
-    if_faster: bool = False,
+    name: str, driver: ClientDriver, socket_path: Path | None = None
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Attach to a model in the store's device tier; the store loads it there if necessary.
 
     Return the tensors, and the fastest tier that had all of the model. The store keeps it on the
     device until the last of the tensors is gone. Raises `StoreError` if there is no store, it is
-    one of another device, or it refused the model, as with `if_faster` if a copy takes less time.
+    one of another device, or it refused the model.
     """
     torch.empty(0, device=driver.torch_device)  # makes torch initialize the device
-    begin_s = time.monotonic()
-    connection, grant, descriptors = open_in_tier("device", name, socket_path, if_faster=if_faster)
+    connection, grant, descriptors = open_in_tier("device", name, socket_path)
     try:
         with connection:
             if grant["device"] != driver.device:
@@ -55,7 +49,6 @@ def attach_to_device(
             if key in tensors:
                 raise UntrustedFileError(f"{name}: tensor {key!r} is in two of its files")
             tensors[key] = tensor
-    hold.attached("device", begin_s)
     return tensors, hold.source
 
 

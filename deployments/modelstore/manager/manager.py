@@ -5,7 +5,6 @@ killed at any point: descriptors end with it, and files on disk become visible o
 """
 
 import logging
-import math
 import os
 import queue
 import selectors
@@ -130,11 +129,6 @@ class Manager:
             rows = self._core.models()[first if type(first) is int and first >= 0 else 0 :]
             self._connections.send(client, {"result": rows[:MODELS_PER_MESSAGE]})
             return
-        if do == "attached":
-            seconds = message.get("seconds")
-            if isinstance(seconds, float) and 0 <= seconds < math.inf:
-                self._core.attached(client, seconds)
-            return
         if do == "share" and isinstance(name, str) and len(descriptors) == 1:
             self._share(client, name, descriptors[0])
             return
@@ -147,8 +141,7 @@ class Manager:
                 raise StoreError(f"tier {tier.lower()!r:.50}: must be host or device")
             if Tier[tier] is Tier.DEVICE:
                 self._check_device()
-            if_faster = message.get("if_faster") is True
-            self._carry_out(self._core.open(client, model, Tier[tier], if_faster=if_faster))
+            self._carry_out(self._core.open(client, model, Tier[tier]))
             return
         if do == "uses":
             used_bytes = message.get("bytes")
