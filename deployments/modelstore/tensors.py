@@ -4,21 +4,19 @@ The tensors lie in a private mapping of memory that all processes share. Reading
 copies the page and is visible to this `load_state_dict` only.
 """
 
-import gc
 import logging
 import mmap
 import os
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from deployments.modelstore.client import Hold, SharedFile, open_model
 from deployments.modelstore.device.cuda import CudaClient
 from deployments.modelstore.device.tensors import attach_to_device
-from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY, stored_shape
+from deployments.modelstore.dtypes import typed
 from deployments.modelstore.errors import StoreError, UnavailableError, UntrustedFileError
-from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
+from deployments.modelstore.files.safetensors_header import TensorEntry, read_entries
 
 
 class Mapping(mmap.mmap):
@@ -39,11 +37,7 @@ logger = logging.getLogger(__name__)
 
 
 def load_state_dict(
-    name: str,
-    device: str | torch.device = "cpu",
-    socket_path: Path | None = None,
-    *,
-    share: bool = True,
+    name: str, device: str | torch.device = "cpu", socket_path: Path | None = None
 ) -> dict[str, torch.Tensor]:
     """Load a model's tensors from this machine's store, without reading or copying them.
 
@@ -56,13 +50,11 @@ def load_state_dict(
         ``[framework/]name[@version]``; the defaults are ``pytorch`` and ``1``.
     device : str or torch.device
         On a GPU, too, processes share one copy of the weights, if the store has that GPU's memory
-        as a tier. Elsewhere each process has its own copy, and the log says why.
+        as a tier. Elsewhere each process has its own copy, and the log says why. Shared memory of a
+        GPU is mapped for reading only; a write fails on the GPU, after which the process can use
+        that GPU no more. On the CPU a write copies the page.
     socket_path : Path, optional
         The manager's socket; by default that of this user.
-    share : bool
-        False for a private copy on a GPU, as for training: shared memory there must not be
-        written to. It is mapped for reading only, and a write fails on the GPU, after which the
-        process can use that GPU no more. On the CPU a write copies the page.
 
     Returns
     -------
@@ -74,15 +66,11 @@ def load_state_dict(
     StoreError
         The store refused the model, or there is no store.
     """
-    return attach(name, socket_path, device, share=share)[0]
+    return attach(name, socket_path, device)[0]
 
 
 def attach(
-    name: str,
-    socket_path: Path | None = None,
-    device: str | torch.device = "cpu",
-    *,
-    share: bool = True,
+    name: str, socket_path: Path | None = None, device: str | torch.device = "cpu"
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Return a model's tensors, and the fastest tier that had all of it when it was opened.
 
@@ -92,7 +80,7 @@ def attach(
     target = torch.device(device)
     if target.type == "cpu":
         return _attach_on_host(name, socket_path)
-    if target.type == "cuda" and share and torch.cuda.is_available():
+    if target.type == "cuda" and torch.cuda.is_available():
         try:
             ordinal = torch.cuda.current_device() if target.index is None else target.index
             return attach_to_device(name, CudaClient(ordinal), socket_path)
@@ -107,41 +95,25 @@ def attach(
 def _attach_on_host(name: str, socket_path: Path | None) -> tuple[dict[str, torch.Tensor], str]:
     hold, files = open_model(name, socket_path)
     tensors: dict[str, torch.Tensor] = {}
-    collecting = gc.isenabled()
-    # Thousands of new objects would trigger several collections of all of torch's objects.
-    gc.disable()
     try:
         for file in files:
-            for key, tensor in _tensors_of(file, hold).items():
-                if key in tensors:
-                    raise UntrustedFileError(f"{name}: tensor {key!r} is in two of its files")
-                tensors[key] = tensor
+            content = map_file(file, hold)
+            for entry in read_entries(file.descriptor):
+                if entry.name in tensors:
+                    raise UntrustedFileError(f"{name}: tensor {entry.name!r} is in two files")
+                tensors[entry.name] = _tensor(content, entry)
     finally:
-        if collecting:
-            gc.enable()
         for file in files:
             os.close(file.descriptor)
     return tensors, hold.source
 
 
-def _tensors_of(file: SharedFile, hold: Hold) -> dict[str, torch.Tensor]:
-    content = map_file(file, hold)
-    with memoryview(content) as view, view[: header_end(view[:8], file.size_bytes)] as header:
-        entries = read_header(header, file.size_bytes)
-    return {entry.name: _tensor(content, entry) for entry in entries}
-
-
 def _tensor(content: Mapping, entry: TensorEntry) -> torch.Tensor:
-    _, name, shape, begin, end = entry
-    dtype, shape = NUMPY_DTYPES[name], stored_shape(name, shape)
-    if begin == end:
-        array = np.empty(shape, dtype)
-    elif begin % dtype.itemsize:
-        # Torch expects aligned elements; the format only recommends them.
-        array = np.frombuffer(content[begin:end], dtype).reshape(shape).copy()
-    else:
-        # By numpy, which takes a third of the time of `torch.frombuffer` and a view. The tensor has
-        # its own storage, so that saving it does not save the whole file.
-        array = np.ndarray(shape, dtype, content, begin)
-    tensor = torch.from_numpy(array)
-    return tensor.view(TORCH_ONLY[name]) if name in TORCH_ONLY else tensor
+    size_bytes = entry.end - entry.begin
+    if not size_bytes:
+        return typed(torch.empty(0, dtype=torch.uint8), entry)
+    # It has its own storage, so that saving it does not save the whole file.
+    own = torch.frombuffer(content, dtype=torch.uint8, count=size_bytes, offset=entry.begin)
+    tensor = typed(own, entry)
+    # Torch expects aligned elements; the format only recommends them.
+    return tensor.clone() if entry.begin % tensor.dtype.itemsize else tensor

@@ -5,7 +5,7 @@ last process has unmapped and closed it. Clients map it read-only if the driver 
 """
 
 import ctypes
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import c_char, c_int, c_size_t, c_ulonglong, c_void_p
 from typing import Any
@@ -133,15 +133,15 @@ class _Holder:
 
 
 class _Array:
-    """Memory of a region for torch: the CUDA array interface, version 3."""
+    """Bytes of a region for torch: the CUDA array interface, version 3."""
 
-    def __init__(self, region: "_Region", pointer: int, shape: Sequence[int], typestr: str) -> None:
+    def __init__(self, region: "_Region", pointer: int, size_bytes: int) -> None:
         self._region = region
         # Torch has no read-only memory, so False; a write fails on the GPU.
         self.__cuda_array_interface__ = {
             "data": (pointer, False),
-            "shape": tuple(shape),
-            "typestr": typestr,
+            "shape": (size_bytes,),
+            "typestr": "|u1",
             "version": 3,
         }
 
@@ -165,9 +165,9 @@ class _Region:
             self._gpu.api.call("cuMemcpyDtoH_v2", content, self._pointer + offset, size_bytes)
         return content.raw
 
-    def array(self, offset: int, shape: Sequence[int], typestr: str) -> Any:
+    def array(self, offset: int, size_bytes: int) -> Any:
         assert self._pointer is not None
-        return _Array(self, self._pointer + offset, shape, typestr)
+        return _Array(self, self._pointer + offset, size_bytes)
 
     def close(self) -> None:
         pointer, self._pointer = self._pointer, None

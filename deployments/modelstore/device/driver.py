@@ -4,7 +4,6 @@ The holder, a child process of the manager, allocates and fills memory. Clients 
 `deployments.modelstore.device.cuda` implements both for NVIDIA GPUs; tests have one on host memory.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -59,11 +58,8 @@ class Region(Protocol):
 
     def read(self, offset: int, size_bytes: int) -> bytes: ...
 
-    def array(self, offset: int, shape: Sequence[int], typestr: str) -> Any:
-        """Return an object that `torch.as_tensor` turns into a tensor without a copy.
-
-        `typestr` is numpy's name of the data type.
-        """
+    def array(self, offset: int, size_bytes: int) -> Any:
+        """Return an object that `torch.as_tensor` turns into an array of bytes without a copy."""
 
 
 class ClientDriver(Protocol):

@@ -5,21 +5,11 @@ of `ALIGNMENT_BYTES`, which kernels require; in the file, tensors are not aligne
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from deployments.modelstore.files.safetensors_header import TensorEntry
 
 #: The alignment of CUDA's own allocator.
 ALIGNMENT_BYTES = 256
-
-
-@dataclass(frozen=True)
-class Piece:
-    """Bytes that are contiguous both in the file and on the device."""
-
-    file_offset: int
-    device_offset: int
-    size_bytes: int
 
 
 def offsets(data_begin: int, entries: Sequence[TensorEntry]) -> list[int]:
@@ -32,42 +22,12 @@ def offsets(data_begin: int, entries: Sequence[TensorEntry]) -> list[int]:
     return [*found, position]
 
 
-def pieces(data_begin: int, entries: Sequence[TensorEntry]) -> list[Piece]:
-    """Return the pieces to copy, in order; adjacent pieces are joined."""
-    found = [Piece(0, 0, data_begin)]
-    for entry, offset in zip(entries, offsets(data_begin, entries), strict=False):
-        last, size_bytes = found[-1], entry.end - entry.begin
-        if offset == last.device_offset + last.size_bytes:
-            # The file has no gaps, so they are adjacent there, too.
-            found[-1] = Piece(last.file_offset, last.device_offset, last.size_bytes + size_bytes)
-        elif size_bytes:
-            found.append(Piece(entry.begin, offset, size_bytes))
-    return found
-
-
-def windows(
-    all_pieces: Sequence[Piece], window_bytes: int
-) -> Iterator[tuple[int, int, list[Piece]]]:
-    """Split a copy into parts that fit a staging buffer.
-
-    Yield where each begins on the device, its size, and its pieces, whose `device_offset` counts
-    from there.
-    """
-    begin = 0
-    inside: list[Piece] = []
-    for piece in all_pieces:
-        done = 0
-        while done < piece.size_bytes:
-            offset = piece.device_offset + done
-            if offset >= begin + window_bytes:
-                yield begin, _end(inside), inside
-                begin, inside = offset, []
-            size_bytes = min(piece.size_bytes - done, begin + window_bytes - offset)
-            inside.append(Piece(piece.file_offset + done, offset - begin, size_bytes))
-            done += size_bytes
-    if inside:
-        yield begin, _end(inside), inside
-
-
-def _end(inside: Sequence[Piece]) -> int:
-    return inside[-1].device_offset + inside[-1].size_bytes
+def pieces(
+    data_begin: int, entries: Sequence[TensorEntry], piece_bytes: int
+) -> Iterator[tuple[int, int, int]]:
+    """Yield what to copy: an offset in the file, one on the device, and at most `piece_bytes`."""
+    begins = [0, *(entry.begin for entry in entries)]
+    ends = [data_begin, *(entry.end for entry in entries)]
+    for begin, end, place in zip(begins, ends, [0, *offsets(data_begin, entries)], strict=False):
+        for offset in range(begin, end, piece_bytes):
+            yield offset, place + offset - begin, min(piece_bytes, end - offset)

@@ -3,15 +3,19 @@
 import os
 from pathlib import Path
 
-import numpy as np
 import torch
 
 from deployments.modelstore.client import Hold, open_in_tier
 from deployments.modelstore.device.driver import ClientDriver, Export, Region
 from deployments.modelstore.device.layout import offsets
-from deployments.modelstore.dtypes import NUMPY_DTYPES, TORCH_ONLY, stored_shape
+from deployments.modelstore.dtypes import typed
 from deployments.modelstore.errors import DeviceError, UntrustedFileError
-from deployments.modelstore.files.safetensors_header import TensorEntry, header_end, read_header
+from deployments.modelstore.files.safetensors_header import (
+    LENGTH_BYTES,
+    TensorEntry,
+    entries_of,
+    header_end,
+)
 
 
 def attach_to_device(
@@ -34,7 +38,7 @@ def attach_to_device(
                 )
             exports = [
                 Export(size_bytes, descriptor)
-                for (_, _, size_bytes), descriptor in zip(grant["files"], descriptors, strict=True)
+                for (_, size_bytes), descriptor in zip(grant["files"], descriptors, strict=True)
             ]
             # After an error, attached regions detach as they are garbage collected.
             regions = [driver.attach(export) for export in exports]
@@ -43,33 +47,20 @@ def attach_to_device(
         for descriptor in descriptors:
             os.close(descriptor)
     tensors: dict[str, torch.Tensor] = {}
-    for region, (_, size_bytes, _) in zip(regions, grant["files"], strict=True):
+    for region in regions:
         region.hold = hold
-        for key, tensor in _tensors_of(region, size_bytes, driver.torch_device):
-            if key in tensors:
-                raise UntrustedFileError(f"{name}: tensor {key!r} is in two of its files")
-            tensors[key] = tensor
+        header = region.read(0, header_end(region.read(0, LENGTH_BYTES)))
+        entries = entries_of(header)
+        for entry, offset in zip(entries, offsets(len(header), entries), strict=False):
+            if entry.name in tensors:
+                raise UntrustedFileError(f"{name}: tensor {entry.name!r} is in two files")
+            tensors[entry.name] = _tensor(region, entry, offset, driver.torch_device)
     return tensors, hold.source
 
 
-def _tensors_of(
-    region: Region, size_bytes: int, torch_device: str
-) -> list[tuple[str, torch.Tensor]]:
-    data_begin = header_end(region.read(0, 8), size_bytes)
-    entries = read_header(region.read(0, data_begin), size_bytes)
-    places = offsets(data_begin, entries)
-    return [
-        (entry.name, _tensor(region, entry, offset, torch_device))
-        for entry, offset in zip(entries, places, strict=False)
-    ]
-
-
 def _tensor(region: Region, entry: TensorEntry, offset: int, torch_device: str) -> torch.Tensor:
-    _, name, shape, begin, end = entry
-    shape = stored_shape(name, shape)
-    if begin == end:
-        dtype = TORCH_ONLY.get(name) or torch.from_numpy(np.empty(0, NUMPY_DTYPES[name])).dtype
-        return torch.empty(shape, dtype=dtype, device=torch_device)
-    array = region.array(offset, shape, NUMPY_DTYPES[name].str)
-    tensor = torch.as_tensor(array, device=torch_device)
-    return tensor.view(TORCH_ONLY[name]) if name in TORCH_ONLY else tensor
+    size_bytes = entry.end - entry.begin
+    if not size_bytes:
+        return typed(torch.empty(0, dtype=torch.uint8, device=torch_device), entry)
+    content = torch.as_tensor(region.array(offset, size_bytes), device=torch_device)
+    return typed(content, entry)

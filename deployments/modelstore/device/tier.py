@@ -68,8 +68,8 @@ class DeviceTier:
         """Return a client's data to attach to a model; descriptors stay this object's."""
         exports = [self._exports[blob.sha256] for _, blob in manifest.files]
         files = [
-            [file, blob.size_bytes, export.size_bytes]
-            for (file, blob), export in zip(manifest.files, exports, strict=True)
+            [file, export.size_bytes]
+            for (file, _), export in zip(manifest.files, exports, strict=True)
         ]
         return {"device": self.name, "files": files}, [export.descriptor for export in exports]
 
@@ -118,7 +118,7 @@ class DeviceTier:
         if self._process is None or self._process.poll() is not None:
             self._start_holder()
         assert self._connection is not None
-        order = {"do": "fill", "blob": blob.sha256, "bytes": blob.size_bytes}
+        order = {"do": "fill", "blob": blob.sha256}
         try:
             wire.send(self._connection, order, [descriptor])
         except OSError as error:

@@ -139,7 +139,7 @@ class Disk:
                 file.write(part)
             checksums = check.finish()
             file.flush()
-            read_entries(file.fileno(), blob.size_bytes)
+            read_entries(file.fileno())
         return checksums
 
     def _checksums(self, blob: Blob) -> list[int]:

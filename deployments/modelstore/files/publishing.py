@@ -56,6 +56,6 @@ def _check(name: ModelName, paths: Sequence[Path], root: Path) -> None:
 def _tensors(name: ModelName, path: Path) -> list[str]:
     try:
         with open(path, "rb") as file:
-            return [entry.name for entry in read_entries(file.fileno(), path.stat().st_size)]
+            return [entry.name for entry in read_entries(file.fileno())]
     except (UntrustedFileError, OSError) as error:
         raise UntrustedFileError(f"{name}: {path}: {error}") from error

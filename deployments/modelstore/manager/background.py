@@ -235,7 +235,7 @@ class Background:
                 write_at(descriptor, part, begin)
             check.finish()
             if not any_format:
-                read_entries(descriptor, blob.size_bytes)
+                read_entries(descriptor)
 
     def _fetched(self, name: ModelName, file: str) -> Iterator[bytes]:
         """Yield a file's bytes; resume a broken download as long as that brings more of it."""

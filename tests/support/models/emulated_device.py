@@ -81,8 +81,8 @@ class EmulatedRegion:
     def read(self, offset, size_bytes):
         return self._mapping[offset : offset + size_bytes]
 
-    def array(self, offset, shape, typestr):
-        return np.ndarray(shape, np.dtype(typestr), self._mapping, offset)
+    def array(self, offset, size_bytes):
+        return np.frombuffer(self._mapping, np.uint8, size_bytes, offset)
 
     def close(self):
         self._mapping.close()

@@ -66,7 +66,7 @@ def region_of(store):
     """Attach to the model without torch, which takes no host memory for a GPU's."""
     connection, grant, descriptors = open_in_tier("device", "m", store)
     hold = Hold(connection.detach(), grant["source"])
-    [(_, _, size_bytes)] = grant["files"]
+    [(_, size_bytes)] = grant["files"]
     region = CudaClient(0).attach(Export(size_bytes, *descriptors))
     for descriptor in descriptors:
         os.close(descriptor)
@@ -79,9 +79,8 @@ def region_of(store):
 
 def weight_in(region):
     """Return the bytes at the address that torch would be told; they end the file, too."""
-    array = region.array(256 * 2, (2000, 10), "<f4")
-    interface = array.__cuda_array_interface__
-    assert interface["shape"] == (2000, 10)
+    interface = region.array(256 * 2, 80_000).__cuda_array_interface__
+    assert (interface["shape"], interface["typestr"]) == ((80_000,), "|u1")
     return ctypes.string_at(interface["data"][0], 80_000)
 
 

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from deployments.modelstore.device.layout import ALIGNMENT_BYTES, offsets, pieces, windows
+from deployments.modelstore.device.layout import ALIGNMENT_BYTES, offsets, pieces
 from deployments.modelstore.files.safetensors_header import TensorEntry
 
 FILES = st.tuples(st.integers(8, 700), st.lists(st.integers(0, 900), max_size=12))
@@ -29,26 +29,17 @@ def test_tensors_are_aligned_and_do_not_overlap(file):
 
 
 @given(FILES, st.integers(1, 1000))
-def test_a_copy_by_windows_puts_each_byte_where_it_belongs(file, window_bytes):
+def test_a_copy_by_pieces_puts_each_byte_where_it_belongs(file, piece_bytes):
     data_begin, sizes = file
     content = [number % 251 for number in range(data_begin + sum(sizes))]
     entries = entries_of(data_begin, sizes)
     places = offsets(data_begin, entries)
     device = [-1] * places[-1]
-    for begin, size_bytes, inside in windows(pieces(data_begin, entries), window_bytes):
-        assert size_bytes <= window_bytes
-        for piece in inside:
-            assert piece.device_offset + piece.size_bytes <= size_bytes
-            place = begin + piece.device_offset
-            target = slice(place, place + piece.size_bytes)
-            assert set(device[target]) == {-1}, "a byte was copied twice"
-            device[target] = content[piece.file_offset :][: piece.size_bytes]
+    for begin, offset, size_bytes in pieces(data_begin, entries, piece_bytes):
+        assert 0 < size_bytes <= piece_bytes
+        target = slice(offset, offset + size_bytes)
+        assert set(device[target]) == {-1}, "a byte was copied twice"
+        device[target] = content[begin:][:size_bytes]
     assert device[:data_begin] == content[:data_begin]
     for entry, place in zip(entries, places, strict=False):
         assert device[place:][: entry.end - entry.begin] == content[entry.begin : entry.end]
-
-
-def test_neighbors_are_copied_together():
-    sizes = [512, 256, 100, 4]
-    joined = pieces(256, entries_of(256, sizes))
-    assert [piece.size_bytes for piece in joined] == [256 + 512 + 256 + 100, 4]

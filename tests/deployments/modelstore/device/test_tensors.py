@@ -125,10 +125,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(tensors, "CudaClient", lambda ordinal: EmulatedClient())
 
 
-@pytest.mark.parametrize("share", [True, False])
-def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
-    tmp_path, gpu, monkeypatch, caplog, share
-):
+def test_what_cannot_be_shared_is_copied_and_one_line_says_why(tmp_path, gpu, monkeypatch, caplog):
     publish_models(tmp_path)
     copied = []
 
@@ -138,10 +135,10 @@ def test_what_cannot_be_shared_is_copied_and_one_line_says_why(
 
     monkeypatch.setattr(torch.Tensor, "to", to)
     with manager_thread(settings_for(tmp_path)) as store:
-        assert right(load_state_dict("m", "cuda:0", socket_path=store, share=share))
+        assert right(load_state_dict("m", "cuda:0", socket_path=store))
     assert copied == ["cuda:0"] * 2
     said = "m: copied to cuda:0, not shared: this store has no device"
-    assert [said in record.message for record in caplog.records] == [True] * share
+    assert [said in record.message for record in caplog.records] == [True]
 
 
 def test_a_gpus_client_shares_by_itself(store, gpu, caplog):
