@@ -70,9 +70,7 @@ def send(connection: socket.socket, message: dict[str, Any], descriptors: list[i
     data = json.dumps(message, separators=(",", ":")).encode()
     if len(data) > MAX_MESSAGE_BYTES // 2:
         raise StoreError(f"a message of {len(data)} bytes is too long")
-    rights = array.array("i", descriptors)
-    control = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, rights)] if descriptors else []
-    connection.sendmsg([data], control, socket.MSG_NOSIGNAL)
+    socket.send_fds(connection, [data], descriptors)
 
 
 def receive(
@@ -83,6 +81,7 @@ def receive(
     `OSError` if the connection failed; `StoreError` if it is no message of this protocol, whose
     descriptors are closed.
     """
+    # `socket.recv_fds` ignores its flags.
     room = socket.CMSG_SPACE(MAX_FILES * array.array("i").itemsize)
     data, control, flags, _ = connection.recvmsg(max_bytes, room, socket.MSG_CMSG_CLOEXEC)
     descriptors = array.array("i")

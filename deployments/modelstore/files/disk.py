@@ -14,7 +14,7 @@ import re
 import threading
 import zlib
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,8 +30,6 @@ logger = logging.getLogger(__name__)
 
 #: Concurrent reads of one blob; more do not help on a disk that queues them.
 _READERS = 4
-#: No disk has larger sectors.
-_SECTOR_BYTES = 4096
 _DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
 
 
@@ -43,11 +41,6 @@ class Disk:
         self._manifests = root / "manifests"
         for folder in (self._blobs, self._partial, self._manifests):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._buffers = threading.local()
-        self._pool = ThreadPoolExecutor(_READERS, thread_name_prefix="store-read")
-
-    def close(self) -> None:
-        self._pool.shutdown()
 
     def recover(self) -> tuple[dict[ModelName, Manifest], list[Blob]]:
         """Return the models and blobs of an earlier run; delete incomplete ones."""
@@ -108,19 +101,24 @@ class Disk:
         """
         checksums = self._checksums(blob)
         descriptor = self._open(blob)
-        blocks = [
-            self._pool.submit(self._read_block, descriptor, blob, index, checksum, target)
-            for index, checksum in enumerate(checksums)
-        ]
+        thread = threading.local()
+
+        def begin() -> None:
+            thread.buffer = mmap.mmap(-1, BLOCK_BYTES)  # whole pages, for O_DIRECT
+
+        def copy(index: int, checksum: int) -> None:
+            offset = index * BLOCK_BYTES
+            os.preadv(descriptor, [thread.buffer], offset)
+            with memoryview(thread.buffer)[: blob.size_bytes - offset] as block:
+                if zlib.crc32(block) != checksum:
+                    raise UntrustedFileError(f"cached file {blob.sha256[:12]}: its bytes are wrong")
+                write_at(target, block, offset)
+
         try:
-            for block in blocks:
-                block.result()
-                on_block()
+            with ThreadPoolExecutor(_READERS, initializer=begin) as pool:
+                for _ in pool.map(copy, range(len(checksums)), checksums):
+                    on_block()
         finally:
-            # No thread may continue with descriptors that no longer belong to this blob.
-            for block in blocks:
-                block.cancel()
-            wait(blocks)
             os.close(descriptor)
 
     def drop(self, blob: Blob) -> None:
@@ -155,7 +153,7 @@ class Disk:
 
     def _open(self, blob: Blob) -> int:
         """Open a blob past the page cache, which would keep a second copy in memory."""
-        path, flags = self._blobs / blob.sha256, os.O_RDONLY | os.O_CLOEXEC | os.O_NOFOLLOW
+        path, flags = self._blobs / blob.sha256, os.O_RDONLY | os.O_CLOEXEC
         try:
             try:
                 return os.open(path, flags | os.O_DIRECT)
@@ -165,35 +163,6 @@ class Disk:
                 return os.open(path, flags)
         except FileNotFoundError as error:
             raise UntrustedFileError(f"cached file {blob.sha256[:12]} is gone") from error
-
-    def _read_block(
-        self, descriptor: int, blob: Blob, index: int, checksum: int, target: int
-    ) -> None:
-        begin = index * BLOCK_BYTES
-        length = min(BLOCK_BYTES, blob.size_bytes - begin)
-        # O_DIRECT reads whole sectors and stops at the end of the file.
-        sectors_bytes = -(-length // _SECTOR_BYTES) * _SECTOR_BYTES
-        with memoryview(self._buffer()) as buffer:
-            done = 0
-            while done < length:
-                with buffer[done:sectors_bytes] as rest:
-                    got = os.preadv(descriptor, [rest], begin + done)
-                done += got
-                if got == 0 or (done < length and got % _SECTOR_BYTES):
-                    raise UntrustedFileError(f"cached file {blob.sha256[:12]} is truncated")
-            with buffer[:length] as block:
-                if zlib.crc32(block) != checksum:
-                    raise UntrustedFileError(
-                        f"cached file {blob.sha256[:12]}: block {index} is corrupted"
-                    )
-                write_at(target, block, begin)
-
-    def _buffer(self) -> mmap.mmap:
-        """Return this thread's buffer: a mapping, because O_DIRECT needs whole pages."""
-        buffer: mmap.mmap | None = getattr(self._buffers, "block", None)
-        if buffer is None:
-            buffer = self._buffers.block = mmap.mmap(-1, BLOCK_BYTES)
-        return buffer
 
 
 def _write(path: Path, content: Any) -> None:

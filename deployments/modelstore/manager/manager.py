@@ -276,7 +276,6 @@ class Manager:
         if self._device is not None:
             self._device.close()
         self._memory.close()
-        self._disk.close()
         self._unlock()
 
     def _unlock(self) -> None:

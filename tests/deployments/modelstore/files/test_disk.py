@@ -35,8 +35,7 @@ def small_blocks(monkeypatch):
 def disk(tmp_path):
     disk = Disk(tmp_path)
     disk.fetch(BLOB, [CONTENT])
-    yield disk
-    disk.close()
+    return disk
 
 
 def read(disk, on_block=lambda: None):
@@ -66,7 +65,6 @@ def test_a_wrong_file_is_refused_and_not_kept(tmp_path, content):
     with pytest.raises(UntrustedFileError):
         disk.fetch(blob, [content])
     assert not any(path.is_file() for path in tmp_path.rglob("*"))
-    disk.close()
 
 
 def swapped(content):
@@ -75,18 +73,19 @@ def swapped(content):
 
 
 @pytest.mark.parametrize(
-    ("damage", "said"),
+    "damage",
     [
-        (lambda content: bytes([content[0] ^ 1]) + content[1:], "corrupted"),
-        (lambda content: content[:-1] + bytes([content[-1] ^ 1]), "corrupted"),
-        (swapped, "corrupted"),
-        (lambda content: content[:-1], "truncated"),
+        lambda content: bytes([content[0] ^ 1]) + content[1:],
+        lambda content: content[:-1] + bytes([content[-1] ^ 1]),
+        swapped,
+        lambda content: content[:-1],
+        lambda content: b"",
     ],
 )
-def test_damage_is_found_and_nothing_is_left_behind(disk, tmp_path, damage, said):
+def test_damage_is_found_and_nothing_is_left_behind(disk, tmp_path, damage):
     (tmp_path / "blobs" / BLOB.sha256).write_bytes(damage(CONTENT))
     before = len(os.listdir("/proc/self/fd"))
-    with pytest.raises(UntrustedFileError, match=said):
+    with pytest.raises(UntrustedFileError, match="are wrong"):
         read(disk)
     assert len(os.listdir("/proc/self/fd")) == before
 

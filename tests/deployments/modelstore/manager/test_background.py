@@ -96,7 +96,6 @@ def machine(tmp_path):
     machine = Machine(tmp_path)
     yield machine
     machine.memory.close()
-    machine.disk.close()
 
 
 on_both_tiers = pytest.mark.parametrize("target", [Tier.DISK, Tier.HOST])
