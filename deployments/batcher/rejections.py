@@ -17,6 +17,11 @@ FULL = "this replica is full; try again later"
 TOO_LATE = "the request cannot be answered within the SLA's response time"
 
 
+def rejection_of(refusal: Refusal) -> RequestError:
+    """Return the error of a request that is rejected by its arrival time alone."""
+    return DeadlineError(TOO_LATE) if refusal is Refusal.EXPIRED else BusyError(FULL)
+
+
 class RejectionHandler:
     """Answers and counts the requests that get no outputs."""
 
@@ -33,11 +38,9 @@ class RejectionHandler:
         self._rows.rejected(refusal, rows)
         if refusal is Refusal.HOPELESS:
             return DeadlineError("the request's deadline is shorter than its own processing time")
-        if refusal is Refusal.EXPIRED:
-            return DeadlineError(TOO_LATE)
         if refusal is Refusal.DEADLINE:
             return BusyError("this replica cannot answer before the request's deadline", "deadline")
-        return BusyError(FULL)
+        return rejection_of(refusal)
 
     def rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float

@@ -11,15 +11,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
+from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Send
 from starlette.types import Scope as AsgiScope
 
 from deployments.access.control import DENIALS, OPERATIONS, scope_of
 from deployments.access.web_pages import is_foreign
-from deployments.batcher.rejections import FULL, TOO_LATE
+from deployments.batcher.rejections import rejection_of
 from deployments.config.user_config import Scope
 from deployments.console.planner import Call, calls_for_model
-from deployments.errors import BusyError, DeadlineError, RequestError, UnauthorizedError
+from deployments.errors import BusyError, RequestError, UnauthorizedError
 from deployments.haproxy.refusals import (
     LIMIT_HEADER,
     MAX_BODY_HEADER,
@@ -191,7 +192,7 @@ class InferenceApp:
                 await self._stream(scope, fields, receive, send, info)
                 return
             status, body, headers = await self._route(scope, fields, receive, arrival_s, info)
-        except asyncio.CancelledError:
+        except (asyncio.CancelledError, ClientDisconnect):
             # The client disconnected or the server is shutting down: nobody waits for an answer.
             return
         except Exception as error:
@@ -230,8 +231,9 @@ class InferenceApp:
         check_method(method, "POST")
         try:
             answer = await self._infer(scope, fields, receive, arrival_s, info)
-        except Exception:
-            self.outcomes.totals.failed(arrival_s)
+        except Exception as error:
+            if not isinstance(error, (*DENIALS, ClientDisconnect)):
+                self.outcomes.totals.failed(arrival_s)
             raise
         if accepts_gzip(fields) and pays(answer):
             return await asyncio.to_thread(compressed, answer)
@@ -320,7 +322,7 @@ class InferenceApp:
         if refusal is not None:
             rows = claimed_rows(body, service.signature.max_rows)
             self._count_rejected(refusal, rows, arrival_s)
-            raise DeadlineError(TOO_LATE) if refusal is Refusal.EXPIRED else BusyError(FULL)
+            raise rejection_of(refusal)
 
     def _count_rejected(self, refusal: Refusal, rows: int, arrival_s: float) -> None:
         self.service.event_loop_meter.request_refused()

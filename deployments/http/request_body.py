@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Self
 
 import psutil
+from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from deployments.errors import BadRequestError, BusyError, TooLargeError, UnsupportedEncodingError
@@ -114,12 +115,14 @@ async def read_body(
     Raises
     ------
     TooLargeError
-        The body as sent, or after decompression, is larger than `max_body_bytes`.
+        The body as sent, or after decompression, is larger than `max_body_bytes`, or it unpacks to
+        far more than its size.
     UnsupportedEncodingError
         The Content-Encoding is not supported. Raised before any of the body is read.
     BadRequestError
-        The body contradicts its header fields, unpacks to far more than its size, or the client
-        disconnected before its end.
+        The body contradicts its header fields.
+    ClientDisconnect
+        The client left before the end of the body.
     """
     coding = fields.get(CONTENT_ENCODING, b"").strip().lower()
     compressed = coding not in (b"", b"identity")
@@ -131,7 +134,7 @@ async def read_body(
     while size <= max_body_bytes:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise BadRequestError("the client disconnected before it had sent the whole body")
+            raise ClientDisconnect
         chunk = message.get("body", b"")
         chunks.append(chunk)
         received += len(chunk)
