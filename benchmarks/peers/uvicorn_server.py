@@ -16,7 +16,8 @@ from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.serving.service import InferenceService
 from deployments.serving.service_loading import load_service
 
@@ -35,7 +36,7 @@ async def main(name: str, port: int, device: str, config: str) -> None:
     service.start.timings.ready()
     ticks = asyncio.create_task(_tick_forever(service))
     app = InferenceApp(service, "0")
-    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+    InferenceProtocol.hosted = HostedApp(app)
     server = uvicorn.Config(
         app,
         host="127.0.0.1",

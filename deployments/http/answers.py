@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import orjson
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE
 
 from deployments.errors import (
     BadRequestError,
@@ -58,6 +59,14 @@ def counted_as(answer: Answer) -> tuple[int, str]:
     if status < 400:
         return status, ""
     return status, dict(headers).get(REASON_HEADER, b"").decode()
+
+
+def to_http(answer: Answer, more: Headers) -> tuple[bytes, bytes]:
+    """Return an answer as bytes, before and after further header lines; `more` come first."""
+    status, body, headers = answer
+    lines = [b"%b: %b\r\n" % field for field in (*more, *headers)]
+    end = b"content-length: %d\r\n\r\n%b" % (len(body), body)
+    return b"".join((STATUS_LINE[status], *lines)), end
 
 
 def error_answer(error: RequestError) -> Answer:
@@ -145,7 +154,7 @@ class Outcomes:
 
     def __init__(self, model: str) -> None:
         self.totals = RequestTotals()
-        self._log = RequestLog(model)
+        self.log = RequestLog(model)
 
     def success(
         self, request: InferenceRequest, outputs: Tensors, service: Service, arrival_s: float
@@ -171,25 +180,8 @@ class Outcomes:
         if not isinstance(error, RequestError):
             logger.error("internal error while answering a request", exc_info=error)
             error = ModelError("internal error while answering this request")
-        self.log_failure(error.status, str(error), info, arrival_s)
+        self.log.failed(error, info, arrival_s)
         return error_answer(error)
-
-    def log_failure(
-        self, status: int, error: str, info: RequestInfo, arrival_s: float, *, likewise: int = 0
-    ) -> None:
-        """Log a request that was refused or failed; too many lines are left out.
-
-        So are those of `likewise` further requests.
-        """
-        self._log.failed(
-            status,
-            error,
-            info.request_id,
-            arrival_s,
-            token=info.token,
-            traceparent=info.traceparent,
-            likewise=likewise,
-        )
 
 
 #: Clients such as httpx ask with every request; a smaller answer is quick on any link.

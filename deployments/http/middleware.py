@@ -22,8 +22,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, ClassVar, cast
 
 import uvicorn
 from starlette.middleware import Middleware
@@ -32,7 +31,8 @@ from uvicorn.config import HTTP_PROTOCOLS
 
 from deployments.haproxy import replica_sockets
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_head import REQUEST_ID
 
 #: Connections that are accepted in one iteration, each of which may bring a request.
@@ -97,43 +97,33 @@ def listening_often(sockets: Sequence[socket.socket]) -> list[socket.socket]:
     ]
 
 
-@dataclass
-class _HostedApp:
-    """The app of this process, its event loop and its URL prefix."""
-
-    app: InferenceApp
-    loop: asyncio.AbstractEventLoop
-    #: The application's route prefix. None until the first request has shown it.
-    root_path: str | None = None
-
-
 class FastPath:
     """ASGI middleware that sends the model's requests to the hosted app and all others to `app`."""
 
-    hosted: _HostedApp | None = None
+    #: The app of this process, and its event loop.
+    opened: ClassVar[tuple[InferenceApp, asyncio.AbstractEventLoop] | None] = None
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request or pass it on."""
-        hosted = FastPath.hosted
-        if hosted is None or scope["type"] != "http":
+        if self.opened is None or scope["type"] != "http":
             await self._app(scope, receive, send)
-        elif hosted.root_path is None:
-            await self._app(scope, receive, _drop_repeated_request_ids(send))
+            return
+        hosted = InferenceProtocol.hosted
+        if hosted is not None:
+            prefix = hosted.root_path
+            if scope["path"].startswith((f"{prefix}/v2", f"{prefix}/sojourn/")):
+                scope["root_path"] = prefix
+                await hosted.app(scope, receive, send)
+                return
+        await self._app(scope, receive, _drop_repeated_request_ids(send))
+        app, loop = self.opened
+        # Ray may run user code, and with it the batcher, on an event loop of its own.
+        if hosted is None and loop is asyncio.get_running_loop():
             # Ray's wrapper writes the route prefix here; a replica can learn it nowhere else.
-            hosted.root_path = scope.get("root_path", "")
-            InferenceProtocol.hosted = HostedApp(hosted.app, hosted.loop, hosted.root_path)
-        elif (
-            not scope["path"].startswith((f"{hosted.root_path}/v2", f"{hosted.root_path}/sojourn/"))
-            # Ray may run user code, and with it the batcher, on an event loop of its own.
-            or hosted.loop is not asyncio.get_running_loop()
-        ):
-            await self._app(scope, receive, _drop_repeated_request_ids(send))
-        else:
-            scope["root_path"] = hosted.root_path
-            await hosted.app(scope, receive, send)
+            InferenceProtocol.hosted = HostedApp(app, scope.get("root_path", ""))
 
 
 def _drop_repeated_request_ids(send: Send) -> Send:
@@ -142,10 +132,9 @@ def _drop_repeated_request_ids(send: Send) -> Send:
     async def send_with_one_id(message: Message) -> None:
         if message["type"] == "http.response.start":
             headers = list(message.get("headers", ()))
-            indices = [index for index, (name, _) in enumerate(headers) if name == REQUEST_ID]
-            for index in reversed(indices[1:]):
-                del headers[index]
-            message = {**message, "headers": headers}
+            ids = [field for field in headers if field[0] == REQUEST_ID]
+            others = [field for field in headers if field[0] != REQUEST_ID]
+            message = {**message, "headers": [*others, *ids[:1]]}
         await send(message)
 
     return send_with_one_id
@@ -163,4 +152,4 @@ def middlewares() -> list[Middleware]:
 
 def open_fast_path(app: InferenceApp) -> None:
     """Open the fast path of this process to `app`. Call this on the batcher's event loop."""
-    FastPath.hosted = _HostedApp(app, asyncio.get_running_loop())
+    FastPath.opened, InferenceProtocol.hosted = (app, asyncio.get_running_loop()), None

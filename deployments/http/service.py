@@ -9,7 +9,7 @@ from typing import Any
 from deployments.access.control import AccessControl
 from deployments.access.web_pages import is_loopback
 from deployments.batcher.event_loop_meter import EventLoopMeter
-from deployments.batcher.queued_request import Cancellable, Outcome
+from deployments.batcher.queued_request import Cancellable, Outcome, outputs_of
 from deployments.haproxy.command import HTTP_HOST
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.request_body import BodyBudget
@@ -49,7 +49,7 @@ class Service(ABC):
     platform: str
     signature: Signature
     max_body_bytes: int
-    receive_timeout_s: float
+    receive_timeout_s: float = 30.0
     event_loop_meter: EventLoopMeter
 
     def __init__(self, name: str, version: str) -> None:
@@ -123,7 +123,6 @@ class Service(ABC):
         request is cancelled. `info` has its id, and takes the times of its batches.
         """
 
-    @abstractmethod
     async def infer(
         self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
     ) -> Tensors:
@@ -131,6 +130,9 @@ class Service(ABC):
 
         Parameters and errors are those of `infer_nowait` and of its outcome.
         """
+        return await outputs_of(
+            lambda on_done: self.infer_nowait(request, arrival_s, on_done, info)
+        )
 
     @abstractmethod
     def explain(self) -> Mapping[str, Any]:

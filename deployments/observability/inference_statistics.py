@@ -30,11 +30,6 @@ class RequestTotals:
         self._answered_s = self._failed_s = 0.0
         self._last_s: float | None = None
 
-    @property
-    def held_s(self) -> float:
-        """Sum of the requests' times from arrival to answer."""
-        return self._answered_s + self._failed_s
-
     def answered(self, rows: int, arrival_s: float) -> None:
         self._last_s = time.monotonic()
         self._answered += 1

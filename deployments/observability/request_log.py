@@ -7,10 +7,13 @@ ones.
 
 import logging
 import time
+from collections import Counter, defaultdict
 from collections.abc import Callable
 
 import orjson
 
+from deployments.errors import RequestError
+from deployments.observability.request_info import RequestInfo
 from deployments.token_bucket import TokenBucket
 
 logger = logging.getLogger("sojourn.requests")
@@ -18,18 +21,8 @@ logger = logging.getLogger("sojourn.requests")
 #: Sustained lines per second and status, and their burst.
 LINES_PER_S = 1.0
 BURST_LINES = 10.0
-#: Maximum length of an id in a line, in characters.
-_LONGEST_ID = 128
-
-
-class _Status:
-    """The rate limit of one HTTP status, and the number of omitted lines."""
-
-    __slots__ = ("bucket", "left_out")
-
-    def __init__(self) -> None:
-        self.bucket = TokenBucket(LINES_PER_S, BURST_LINES)
-        self.left_out = 0
+#: The longest `traceparent` in a line, in characters.
+_LONGEST_PARENT = 128
 
 
 class RequestLog:
@@ -47,44 +40,34 @@ class RequestLog:
     ) -> None:
         self._model = model
         self._clock = clock
-        self._statuses: dict[int, _Status] = {}
+        self._rates = defaultdict[int, TokenBucket](lambda: TokenBucket(LINES_PER_S, BURST_LINES))
+        self._left_out: Counter[int] = Counter()
 
     def failed(
-        self,
-        status: int,
-        error: str,
-        request_id: bytes,
-        arrival_s: float,
-        *,
-        token: str | None = None,
-        traceparent: bytes | None = None,
-        likewise: int = 0,
+        self, error: RequestError, info: RequestInfo, arrival_s: float, *, likewise: int = 0
     ) -> None:
         """Log a request, unless there were too many of its status.
 
         As many requests `likewise` have no line of their own.
         """
-        kept = self._statuses.get(status)
-        if kept is None:
-            kept = self._statuses[status] = _Status()
-        now_s = self._clock()
-        if not kept.bucket.take(now_s):
-            kept.left_out += 1 + likewise
+        status, now_s = error.status, self._clock()
+        if not self._rates[status].take(now_s):
+            self._left_out[status] += 1 + likewise
             return
         line: dict[str, object] = {
             "event": "request_failed",
             "model": self._model,
             "status": status,
-            "error": error,
-            "request_id": request_id[:_LONGEST_ID].decode("latin-1"),
+            "error": str(error),
+            "request_id": info.request_id.decode("latin-1"),
             "waited_ms": round(1e3 * (now_s - arrival_s), 3),
         }
-        if token is not None:
-            line["token"] = token
-        if traceparent is not None:
-            line["traceparent"] = traceparent[:_LONGEST_ID].decode("latin-1")
-        if kept.left_out:
-            line["left_out"] = kept.left_out
-        kept.left_out = likewise
+        if info.token is not None:
+            line["token"] = info.token
+        if info.traceparent is not None:
+            line["traceparent"] = info.traceparent[:_LONGEST_PARENT].decode("latin-1")
+        if self._left_out[status]:
+            line["left_out"] = self._left_out[status]
+        self._left_out[status] = likewise
         level = logging.ERROR if status == 500 else logging.INFO
         logger.log(level, "%s", orjson.dumps(line).decode())

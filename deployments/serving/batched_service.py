@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 
 from deployments.batcher.asyncio_batcher import Batcher
 from deployments.batcher.event_loop_meter import EventLoopMeter
-from deployments.batcher.queued_request import Outcome, outputs_of
+from deployments.batcher.queued_request import Outcome
 from deployments.errors import DeviceError, RequestError
 from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.service import Service
-from deployments.http.signature import Signature, Tensors
+from deployments.http.signature import Signature
 from deployments.observability.request_info import RequestInfo
 from deployments.serving.request_counts import RequestCounts
 from policy.batcher.requests import Refusal
@@ -63,17 +63,6 @@ class BatchedService(Service):
 
     def count_answered(self, rows: int, arrival_s: float) -> None:
         self.counts.answered(rows, arrival_s)
-
-    async def infer(
-        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
-    ) -> Tensors:
-        """Answer a checked request; cancelling the call gives it up.
-
-        Parameters and errors are those of `infer_nowait` and of its outcome.
-        """
-        return await outputs_of(
-            lambda on_done: self.infer_nowait(request, arrival_s, on_done, info)
-        )
 
     def infer_nowait(
         self,

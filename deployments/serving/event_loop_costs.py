@@ -28,6 +28,7 @@ from deployments.config.user_config import parse_user_config
 from deployments.errors import StartError
 from deployments.http.app import InferenceApp
 from deployments.http.middleware import FastPath, middlewares, open_fast_path
+from deployments.http.protocol import InferenceProtocol
 from deployments.models.base import Model
 from deployments.models.example_request import example_batch, example_request
 from deployments.models.threads import thread_cpu_wait_s
@@ -124,7 +125,6 @@ async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
         )
     )
     request = _post_request(orjson.dumps(example_request(instant.inputs, instant.example(1))))
-    before = FastPath.hosted  # set in a replica's process
     rounds: list[EventLoopCounts] = []
     try:
         async with _listening(InferenceApp(service, "0")) as port:
@@ -139,7 +139,7 @@ async def _measure(model: Model, profile: Profile) -> EventLoopCosts:
                     await asyncio.sleep(_ROUND_S)
                     rounds.append(service.event_loop_meter.take())
     finally:
-        FastPath.hosted = before
+        FastPath.opened = InferenceProtocol.hosted = None
         await service.close()
     return _costs_of(rounds)
 

@@ -75,7 +75,6 @@ class InferenceService(BatchedService):
         )
         self.signature = Signature(model.inputs, model.outputs, max_rows=1)
         self.max_body_bytes = 0
-        self.receive_timeout_s = 0.0
         self.standby = False
         self.counting_since_s = time.monotonic()
         self._model = model

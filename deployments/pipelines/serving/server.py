@@ -12,7 +12,8 @@ import uvicorn
 
 from deployments.access.web_pages import is_loopback
 from deployments.errors import StartError
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.local.machine import url_of
 from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import PipelineFile
@@ -28,7 +29,7 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
         service.access.local_only = is_loopback(config.http_host)
         await service.start()
         app = PipelineApp(service, importlib.metadata.version("sojourn"))
-        InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+        InferenceProtocol.hosted = HostedApp(app)
         try:
             server = _Server(
                 uvicorn.Config(

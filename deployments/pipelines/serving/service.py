@@ -13,7 +13,6 @@ from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.batcher.queued_request import Cancellable, Outcome
 from deployments.errors import ModelError, RequestError, StartError
 from deployments.http.inference_protocol import InferenceRequest
-from deployments.http.protocol import RECEIVE_TIMEOUT_S
 from deployments.http.service import Service
 from deployments.http.signature import Signature, Tensors
 from deployments.models.base import TensorSpec
@@ -92,7 +91,6 @@ class PipelineService(Service):
             self._inputs, self._outputs, user_config.limits.max_rows_per_request
         )
         self.max_body_bytes = user_config.limits.max_body_bytes
-        self.receive_timeout_s = RECEIVE_TIMEOUT_S
 
     async def start(self) -> None:
         """Start all workers and check the example, or raise `StartError`, or as a plan does."""
@@ -173,7 +171,7 @@ class PipelineService(Service):
     ) -> Cancellable:
         async def run() -> None:
             try:
-                outcome: Outcome = await self.infer(request, arrival_s)
+                outcome: Outcome = await self._infer(request, arrival_s)
             except RequestError as error:
                 outcome = error
             except Exception:
@@ -186,9 +184,7 @@ class PipelineService(Service):
         task.add_done_callback(self._calls.discard)
         return task
 
-    async def infer(
-        self, request: InferenceRequest, arrival_s: float, info: RequestInfo | None = None
-    ) -> Tensors:
+    async def _infer(self, request: InferenceRequest, arrival_s: float) -> Tensors:
         """Answer a request; if a row fails, the others are cancelled."""
         flows: list[Flow] = []
         try:

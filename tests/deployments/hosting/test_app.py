@@ -5,7 +5,8 @@ import threading
 import httpx
 
 from deployments.config.user_config import AccessConfig
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.modelstore.errors import FetchError, StoreFullError, UnknownModelError
 from tests.support.models.doubles_service import listening
 from tests.support.models.hosted_models import hosted, user_config
@@ -104,7 +105,7 @@ async def test_strangers_load_nothing():
 
 async def test_the_short_way_follows_a_takeover(monkeypatch):
     async with hosted("a", "b") as models:
-        hosted_app = HostedApp(models.app, asyncio.get_running_loop())
+        hosted_app = HostedApp(models.app)
         monkeypatch.setattr(InferenceProtocol, "hosted", hosted_app)
         async with (
             listening(models.app, InferenceProtocol) as (_, port),

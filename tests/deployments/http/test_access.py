@@ -21,6 +21,7 @@ def token(name, **more):
     return {"name": name, "hash": hash_token(name), **more}
 
 
+STATS = "/v2/models/doubles/stats"
 TOKENS = [
     token("alice"),
     token("ops", scopes=["operations"]),
@@ -61,9 +62,12 @@ async def test_only_tokens_for_inference_may_infer(http):
         # cost of an answer.
         assert service.batcher.rows.offered == 0
         assert service.event_loop_meter.refused == 4
+        # Nor are they the model's failures, which those over the short way were.
+        (stats,) = (await client.get(STATS, headers=bearer("alice"))).json()["model_stats"]
+        assert stats["inference_stats"]["fail"]["count"] == 0
         answer = await client.post(INFER, json=body((1, 2)), headers=bearer("alice"))
         assert answer.json()["outputs"][0]["data"] == [2, 4]
-        assert service.access.admitted == {"alice": 1}
+        assert service.access.admitted == {"alice": 2}
         assert service.access.denied == {401: 3, 403: 1}
 
 

@@ -13,8 +13,11 @@ from deployments.access.control import AccessControl
 from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.haproxy.refusals import RETURN_HEADER
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import LINGER_S, READ_TIMEOUT_S, HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.limited_protocol import LINGER_S, READ_TIMEOUT_S
+from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_body import BodyBudget
+from deployments.http.service import Service
 from deployments.http.signature import Signature
 from deployments.observability.inference_statistics import BatchTotals
 from deployments.observability.tracing import Tracing
@@ -60,9 +63,7 @@ class SlowService:
         outputs = {"y": 2 * request.inputs["x"]}
         return self._loop.call_later(ANSWERS_AFTER_S, on_done, outputs)
 
-    async def infer(self, request, *_):
-        await asyncio.sleep(ANSWERS_AFTER_S)
-        return {"y": 2 * request.inputs["x"]}
+    infer = Service.infer
 
 
 def padded(length, *lines):
@@ -107,7 +108,7 @@ async def connect(loop, *, full):
     config = uvicorn.Config(app, access_log=False, log_config=None, timeout_keep_alive=KEEP_ALIVE_S)
     config.load()
     protocol = InferenceProtocol(config, ServerState(), {}, _loop=loop)
-    InferenceProtocol.hosted = HostedApp(app, loop)
+    InferenceProtocol.hosted = HostedApp(app)
     transport = Transport(loop)
     protocol.connection_made(transport)
     return protocol, transport

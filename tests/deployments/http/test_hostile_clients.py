@@ -10,19 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.errors import BusyError
-from deployments.http import protocol
 from deployments.http.app import InferenceApp
 from deployments.http.protocol import InferenceProtocol
 from deployments.http.request_body import SMALL_BODY_BYTES, BodyBudget, Reservation
 from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES
+from deployments.http.service import Service
 from deployments.http.signature import MAX_JSON_BYTES
 from tests.support.http.raw_requests import GZIP, INFER, post, read_json
-from tests.support.models.doubles_service import (
-    body,
-    hosting,
-    listening,
-    without_access_log,
-)
+from tests.support.models.doubles_service import body, hosting, listening
 from tests.support.waiting import until
 
 
@@ -34,7 +29,6 @@ async def connect(service):
 
     @contextlib.asynccontextmanager
     async def opened():
-        without_access_log()
         reader, writer = await asyncio.open_connection("127.0.0.1", port)
         try:
             yield reader, writer
@@ -50,6 +44,7 @@ GOOD = post(body((1, 2)))
 
 
 async def test_a_body_that_does_not_arrive_in_time_is_answered_408(service, connect):
+    """Over ASGI, it was counted as an answer of 400, too."""
     service.receive_timeout_s = 0.1
     for request in (post(b"{", length=500_000), post(b"x", GZIP, length=500_000)):
         async with connect() as (reader, writer):
@@ -58,7 +53,20 @@ async def test_a_body_that_does_not_arrive_in_time_is_answered_408(service, conn
             assert await read_json(reader) == (408, late)
             assert await reader.read() == b""
     await until(lambda: not service.bodies.used_bytes)
-    assert service.answers[408, ""] == 2
+    assert service.answers == {(408, ""): 2}
+
+
+@pytest.mark.parametrize("lines", [(), (GZIP,)], ids=["short way", "asgi"])
+async def test_a_client_that_leaves_before_its_body_has_come_gets_no_answer(
+    service, connect, lines, caplog
+):
+    """Over ASGI, one of 400 was counted and logged."""
+    caplog.set_level("INFO")
+    async with connect() as (_, writer):
+        writer.write(post(b"{" * 100_000, *lines, length=500_000))
+        await until(lambda: service.bodies.used_bytes)
+    await until(lambda: not service.bodies.used_bytes)
+    assert (service.answers, caplog.messages) == ({}, [])
 
 
 @pytest.mark.parametrize(
@@ -203,7 +211,7 @@ def test_the_budget_is_kept_and_given_back(bodies, data):
 
 async def test_limits_hold_without_an_app(monkeypatch):
     """Ray's own requests come over the same protocol."""
-    monkeypatch.setattr(protocol, "RECEIVE_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(Service, "receive_timeout_s", 0.05)
     assert InferenceProtocol.hosted is None
     async with listening(lambda *_: None, InferenceProtocol) as (_, port):
         reader, writer = await asyncio.open_connection("127.0.0.1", port)

@@ -22,6 +22,7 @@ from deployments.http.protocol import InferenceProtocol
 from deployments.http.unread_answers import HELD_BY_HAPROXY_S, UnreadAnswers
 from deployments.observability.request_info import RequestInfo
 from deployments.serving.service import InferenceService
+from policy.batcher.requests import Refusal
 from tests.support.http.raw_requests import GZIP, INFER, exchange, post
 from tests.support.models.doubles_service import Doubles, body, hosting, listening, make_service
 
@@ -169,7 +170,7 @@ async def test_an_internal_error_reveals_nothing_and_counts_as_a_failed_request(
         assert head.startswith(b"HTTP/1.1 500")
         assert json.loads(content) == {"error": "internal error while answering this request"}
         assert "ZeroDivisionError" in caplog.text
-        totals = InferenceProtocol.hosted.outcomes.totals.describe(
+        totals = InferenceProtocol.hosted.app.outcomes.totals.describe(
             "m", "1", served.service.batch_totals
         )
         assert totals["inference_stats"]["fail"]["count"] == 1
@@ -178,12 +179,11 @@ async def test_an_internal_error_reveals_nothing_and_counts_as_a_failed_request(
 async def test_all_that_one_iteration_of_the_loop_rejects_is_counted():
     async with serving() as served:
         hosted = InferenceProtocol.hosted
-        for too_late in (False, True, True, True):
-            request = time.monotonic(), 2, lambda: RequestInfo(b"id")
-            hosted.rejections.add(*request, too_late=too_late)
+        for refusal in (Refusal.FULL, *3 * [Refusal.EXPIRED]):
+            hosted.rejections.add(refusal, time.monotonic(), 2, RequestInfo(b"id"))
         await asyncio.sleep(0)
         assert served.service.answers == {(503, "queue_full"): 1, (504, "deadline"): 3}
-        totals = hosted.outcomes.totals.describe("m", "1", served.service.batch_totals)
+        totals = hosted.app.outcomes.totals.describe("m", "1", served.service.batch_totals)
         assert totals["inference_stats"]["fail"]["count"] == 4
         assert served.service.batcher.rows.offered == 8
 
@@ -259,12 +259,9 @@ async def test_pipelined_requests_are_answered_in_order_however_they_are_cut():
                 assert part in content, places
 
 
-@pytest.mark.parametrize("hosted", [False, True], ids=["no app", "batcher on another loop"])
-async def test_without_an_app_on_this_loop_everything_goes_to_asgi(hosted):
+async def test_without_a_hosted_app_everything_goes_to_asgi():
     async with serving() as served:
-        InferenceProtocol.hosted.loop = mock.Mock()
-        if not hosted:
-            InferenceProtocol.hosted = None
+        InferenceProtocol.hosted = None
         ((head, _),) = await exchange(served.port, post(ONE))
         assert head.startswith(b"HTTP/1.1 200")
         assert served.asgi_paths == [INFER]

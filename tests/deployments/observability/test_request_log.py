@@ -5,9 +5,12 @@ from typing import Any
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from deployments.errors import RequestError
+from deployments.observability.request_info import RequestInfo
 from deployments.observability.request_log import BURST_LINES, RequestLog, logger
 
 PARENT = b"00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+INFO = RequestInfo(b"id")
 
 
 class Machine(logging.Handler):
@@ -17,6 +20,11 @@ class Machine(logging.Handler):
         self.lines: list[dict[str, Any]] = []
         self.levels: list[int] = []
         self.log = RequestLog("m", lambda: self.now_s)
+
+    def failed(self, status, message="e", info=INFO, arrival_s=100.0):
+        error = RequestError(message)
+        error.status = status
+        self.log.failed(error, info, arrival_s)
 
     def __enter__(self):
         logger.addHandler(self)
@@ -36,10 +44,8 @@ class Machine(logging.Handler):
 
 def test_a_line_says_what_the_client_was_told_and_how_to_find_it():
     with Machine() as one:
-        one.log.failed(
-            503, "this replica is full", b"id-7", 99.875, token="alice", traceparent=PARENT
-        )
-        one.log.failed(500, 'bad\n"x"', b"\xff" * 999, 100.0)
+        one.failed(503, "this replica is full", RequestInfo(b"id-7", PARENT, "alice"), 99.875)
+        one.failed(500, 'bad\n"x"', RequestInfo(b"\xff", b"\xff" * 999))
     first, second = one.lines
     assert first == {
         "event": "request_failed",
@@ -52,7 +58,7 @@ def test_a_line_says_what_the_client_was_told_and_how_to_find_it():
         "traceparent": PARENT.decode(),
     }
     assert second["error"] == 'bad\n"x"'
-    assert second["request_id"] == "ÿ" * 128
+    assert (second["request_id"], second["traceparent"]) == ("ÿ", "ÿ" * 128)
     assert one.levels == [logging.INFO, logging.ERROR]
 
 
@@ -64,12 +70,12 @@ def test_every_failure_is_in_a_line_or_counted_by_one(failures):
         sent = dict.fromkeys((429, 500, 503), 0)
         for status, wait_ds in failures:
             one.now_s += 0.1 * wait_ds
-            one.log.failed(status, "e", b"id", one.now_s)
+            one.failed(status)
             sent[status] += 1
         one.now_s += 1.0
         counted = dict.fromkeys(sent, -1)  # the last line
         for status in sent:
-            one.log.failed(status, "e", b"id", one.now_s)
+            one.failed(status)
         for line in one.lines:
             counted[line["status"]] += 1 + line.get("left_out", 0)
     assert counted == sent
@@ -79,8 +85,8 @@ def test_overload_writes_few_lines():
     with Machine() as one:
         for _ in range(60_000):  # a minute
             one.now_s += 0.001
-            one.log.failed(503, "full", b"id", one.now_s)
+            one.failed(503)
         assert 60 <= len(one.lines) <= BURST_LINES + 60
         # One status does not keep another from its line.
-        one.log.failed(500, "failed", b"id", one.now_s)
+        one.failed(500)
         assert one.lines[-1]["status"] == 500

@@ -1,4 +1,3 @@
-import asyncio
 import gzip
 import queue
 import sys
@@ -16,7 +15,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from deployments.config.user_config import TracingConfig, parse_user_config
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.observability.tracing import BatchTimes, RequestTrace, Tracing
 from policy.errors import InvalidInputError
 from tests.support.models.doubles_service import USER_CONFIG, body, listening, make_service
@@ -127,7 +127,7 @@ async def test_requests_over_http_are_traced(http, monkeypatch):
         service.tracing = tracing
         await service.configure(config)
         app = InferenceApp(service, "1")
-        hosted = HostedApp(app, asyncio.get_running_loop())
+        hosted = HostedApp(app)
         monkeypatch.setattr(InferenceProtocol, "hosted", hosted)
         async with (
             listening(app, http) as (_, port),

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import logging
 import threading
 from collections.abc import AsyncIterator, Iterator, Mapping
 from typing import Any
@@ -14,7 +13,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from deployments.config.replica_args import ModelConfig
 from deployments.config.user_config import parse_user_config
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.models.base import Model, TensorSpec
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
@@ -90,19 +90,10 @@ def body(*rows: tuple[float, float], **more: Any) -> dict[str, Any]:
     return {"inputs": [tensor], **more}
 
 
-def without_access_log() -> None:
-    """Take pytest's handlers off uvicorn's access log, before a connection is opened.
-
-    A connection with an access log does not take the short way. pytest puts its handlers there if
-    the server was started by a fixture.
-    """
-    logging.getLogger("uvicorn.access").handlers.clear()
-
-
 @contextlib.contextmanager
 def hosting(app: InferenceApp) -> Iterator[None]:
     """Answer requests to `InferenceProtocol` by `app` on this loop until the context ends."""
-    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+    InferenceProtocol.hosted = HostedApp(app)
     try:
         yield
     finally:

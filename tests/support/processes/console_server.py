@@ -25,7 +25,8 @@ from deployments.config.user_config import parse_user_config
 from deployments.control.policy_controller import TICK_S
 from deployments.errors import RequestError
 from deployments.http.app import InferenceApp
-from deployments.http.protocol import HostedApp, InferenceProtocol
+from deployments.http.hosted_app import HostedApp
+from deployments.http.protocol import InferenceProtocol
 from deployments.models.emulated import Emulated
 from deployments.serving.service import InferenceService
 from policy.profile import Profile
@@ -81,7 +82,7 @@ async def main(port: int, user_config: str = "{}") -> None:
             scaled.record(now_s, 1, decision)
 
     app = InferenceApp(service, "0", decisions, replica="replica-1")
-    InferenceProtocol.hosted = HostedApp(app, asyncio.get_running_loop())
+    InferenceProtocol.hosted = HostedApp(app)
     tasks = [asyncio.create_task(tick_forever()), asyncio.create_task(load(service))]
     config = uvicorn.Config(
         app, port=port, http=InferenceProtocol, lifespan="off", log_level="error", access_log=False
