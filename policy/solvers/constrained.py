@@ -109,7 +109,7 @@ class _Search:
     def _near(self, start: BatchingPolicy) -> Candidate | None:
         """Find the longest wait in time at the control limit of `start`, if it is near its wait."""
         limit, waits = start.control_limit, self._search_of(start)
-        return waits.longest_wait_near(limit, start.max_wait_ms) if waits and limit > 1 else None
+        return waits.longest_wait(limit, start.max_wait_ms) if waits and limit > 1 else None
 
     def _improve(self, waits: WaitSearch, best: Candidate, *, spread: bool) -> Candidate:
         """Return the policy of least power among `best` and the control limits of a sizing."""
@@ -126,9 +126,7 @@ class _Search:
             if other in seen or not 1 < other <= largest:
                 return False
             seen.add(other)
-            found = waits.longest_wait_cheaper_than(
-                self._cost_to_beat(best), other, best.policy.max_wait_ms
-            )
+            found = waits.longest_wait(other, best.policy.max_wait_ms, self._cost_to_beat(best))
             if found is not None:
                 limit, best = other, found
             return found is not None
@@ -181,8 +179,6 @@ class _Search:
             if self._meets_sla(best):
                 break
             level = self._level(best)
-            if 1 - waits.surely_late_share(limit, wait) < level - _SAME_LEVEL:
-                continue
             other = waits.candidate(limit, wait)
             gain = self._level(other) - level
             if gain > _SAME_LEVEL or (

@@ -14,7 +14,6 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.optimize import brentq
-from scipy.special import pdtr
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
@@ -23,12 +22,8 @@ from policy.profile import Profile
 from policy.response_time.evaluation import Evaluation, evaluate, overloaded
 from policy.solvers.batch_sizes import BatchSizing
 
-_RESOLUTION, _COARSE_STEP = 1 / 1024, 1 / 256
-"""The longest wait is found to within the one, after steps of the other; both are fractions of the
-response time."""
-_CLOSE_LATENESS = 0.985
-"""Within a coarse step, the search for the longest wait ends where the late share is this close to
-the allowed one."""
+_RESOLUTION = 1 / 256
+"""The longest wait is found to within this fraction of the response time."""
 _SURELY = 1.25
 """Where it is only estimated, so many times what is allowed is surely late."""
 _ROUNDING = 1e-10
@@ -124,136 +119,54 @@ class WaitSearch:
 
     def _compute_lateness_ratio(self, control_limit: int, max_wait_ms: float | None) -> float:
         allowed = self._objective.late_share_allowed
-        surely = self.surely_late_share(control_limit, max_wait_ms)
-        if self._simple_profile is self._profile:
-            if surely > allowed + 1e-9:
-                return surely / allowed
-        else:
+        if self._simple_profile is not self._profile:
             # Variation and an event loop make more requests late, but for rare cases.
-            after_ms = (
-                0.0 if self._profile.event_loop is None else self._profile.event_loop.batch_ms
-            )
+            event_loop = self._profile.event_loop
+            left_ms = self._response_time_ms - (0.0 if event_loop is None else event_loop.batch_ms)
             simple = self._evaluate_simply(control_limit, max_wait_ms)
-            simply = surely
-            if simply <= _SURELY * allowed:
-                simply = 1 - simple.service_level(self._response_time_ms - after_ms)
+            simply = 1 - simple.service_level(left_ms)
             if simply > _SURELY * allowed:
                 return simply / allowed
         evaluation = self._evaluate(control_limit, max_wait_ms)
         return (1 - evaluation.service_level(self._response_time_ms)) / allowed
 
-    def surely_late_share(self, control_limit: int, max_wait_ms: float | None) -> float:
-        """Return a lower bound of the late share, without the distribution of response times.
-
-        Where batch times vary, or with an event loop, it is an estimate.
-        """
-        evaluation = self._evaluate_simply(control_limit, max_wait_ms)
-        probabilities, times = evaluation.batch_size_probabilities, self._profile.latency_ms
-        latest = self._response_time_ms * (1 + 1e-9)
-        if max_wait_ms is not None:
-            # A batch below the control limit was started by a timer: its oldest request has waited
-            # at least that long.
-            late = max_wait_ms + times[: control_limit - 1] > latest
-            oldest = float(probabilities[1:control_limit][late].sum())
-        else:
-            # A request that finds the device free and nobody waiting is late if too few arrive
-            # before its batch must start. Batches below the largest leave nobody behind.
-            rate = 1e-3 * self._arrival_rate_per_s
-            sizes = np.arange(1, probabilities.size - 1)
-            alone = float(probabilities[sizes] @ np.exp(-rate * times[sizes - 1]))
-            left_ms = latest - times[control_limit - 1]
-            too_few = float(pdtr(control_limit - 2, rate * left_ms)) if left_ms > 0 else 1.0
-            oldest = alone * too_few if control_limit > 1 and self.sizing.takes_all else 0.0
-        return oldest / evaluation.mean_batch_size
-
-    def longest_wait_near(self, control_limit: int, wait: float | None) -> Candidate | None:
-        """Find the longest wait in time at a control limit, if it is near `wait`."""
-        if wait is None:
-            return (
-                self.candidate(control_limit, None) if self.in_time(control_limit, None) else None
-            )
-        longer = self._max_wait_ms
-        for share in (0.0, _COARSE_STEP, 4 * _COARSE_STEP, 16 * _COARSE_STEP):
-            shorter = max(0.0, wait - share * self._response_time_ms)
-            if self.in_time(control_limit, shorter):
-                return self._longest_wait_between(control_limit, shorter, longer)
-            longer = shorter
-        return None
-
-    def longest_wait_cheaper_than(
-        self, cost: float, limit: int, near: float | None
+    def longest_wait(
+        self, control_limit: int, near: float | None, cheaper_than: float = math.inf
     ) -> Candidate | None:
-        """Find the longest wait in time at a control limit, if it costs less than `cost`."""
-        if self.cost(limit, None) >= cost:
+        """Find the longest wait in time at a control limit; it may be `near` a known one.
+
+        None: no shorter wait is in time, or the longest one costs too much.
+        """
+
+        def excess(wait: float) -> float:
+            log_ratio = math.log(max(self._lateness_ratio(control_limit, wait), 1e-3))
+            return min(log_ratio, 0.0) if self.in_time(control_limit, wait) else log_ratio
+
+        if self.cost(control_limit, None) >= cheaper_than:
             return None
-        shortest = self._shortest_wait_cheaper_than(
-            cost, limit, self._max_wait_ms if near is None else near
-        )
-        if shortest is None:
-            return self.candidate(limit, None) if self.in_time(limit, None) else None
-        if not self.in_time(limit, shortest):
-            return None
-        return self._longest_wait_between(limit, shortest, self._max_wait_ms)
+        if self.in_time(control_limit, None):
+            return self.candidate(control_limit, None)
+        resolution, step = _RESOLUTION * self._response_time_ms, self._response_time_ms / 64
+        low = high = self._max_wait_ms if near is None else near
+        while not self.in_time(control_limit, low):
+            if low == 0 or self.cost(control_limit, low) >= cheaper_than:
+                return None
+            low, high, step = max(0.0, low - step), low, 4 * step
+        while self.in_time(control_limit, high):
+            if high == self._max_wait_ms:
+                return self.candidate(control_limit, high)
+            low, high, step = high, min(high + step, self._max_wait_ms), 4 * step
+        wait = float(brentq(excess, low, high, xtol=resolution / 2))
+        while not self.in_time(control_limit, wait):
+            wait, resolution = max(low, wait - resolution), 2 * resolution
+        found = self.candidate(control_limit, wait)
+        return found if found.cost < cheaper_than else None
 
     def cost(self, control_limit: int, max_wait_ms: float | None) -> float:
         """Return what is to be least: the power, or the busy time if the energy is not known."""
         evaluation = self._evaluate_simply(control_limit, max_wait_ms)
         power_w = evaluation.mean_power_w
         return evaluation.device_busy_fraction if power_w is None else power_w
-
-    def _shortest_wait_cheaper_than(self, cost: float, limit: int, near: float) -> float | None:
-        """Find the shortest wait that costs less than `cost`; None if no finite one does."""
-
-        def excess(wait: float) -> float:
-            return self.cost(limit, wait) - cost
-
-        resolution, step = _RESOLUTION * self._response_time_ms, self._response_time_ms / 16
-        low = high = near
-        while low > 0 and excess(low) < 0:
-            low, high, step = max(0.0, low - step), low, 2 * step
-        while high < self._max_wait_ms and excess(high) >= 0:
-            low, high, step = high, min(high + step, self._max_wait_ms), 2 * step
-        if excess(low) < 0:
-            return 0.0
-        if excess(high) >= 0:
-            return None
-        return resolution + float(brentq(excess, low, high, xtol=resolution, rtol=1e-6))
-
-    def _longest_wait_between(self, limit: int, low: float, high: float) -> Candidate:
-        """Find the longest wait in time from `low`, which is in time, to `high`."""
-        step = _COARSE_STEP * self._response_time_ms
-        while low + step < high and self.in_time(limit, low + step):
-            low, step = low + step, 4 * step
-        wait: float | None = self._bisect_longest_wait(limit, low, min(low + step, high))
-        if wait == self._max_wait_ms and self.in_time(limit, None):
-            wait = None
-        return self.candidate(limit, wait)
-
-    def _bisect_longest_wait(self, limit: int, low: float, high: float) -> float:
-        """Return the longest wait in time from `low`, which is in time, up to `high`.
-
-        Follow the secant of the logarithm of the lateness where it is smooth, halve where it jumps.
-        """
-        if self.in_time(limit, high):
-            return high
-        resolution = _RESOLUTION * self._response_time_ms
-        coarse = _COARSE_STEP * self._response_time_ms
-        halve = False
-        while (width := high - low) > resolution:
-            if width < 1.01 * coarse and self._lateness_ratio(limit, low) > _CLOSE_LATENESS:
-                break
-            middle = (low + high) / 2
-            if not halve:
-                below = -math.log(max(self._lateness_ratio(limit, low), 1e-3))
-                above = math.log(self._lateness_ratio(limit, high))
-                root = low + width * below / (below + above)
-                middle = min(max(root, low + resolution), high) - resolution / 4
-            if self.in_time(limit, middle):
-                low = middle
-            else:
-                high = middle
-            halve = high - low > width / 2
-        return low
 
 
 def _without_variation_and_event_loop(profile: Profile) -> Profile:

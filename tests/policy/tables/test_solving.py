@@ -99,15 +99,15 @@ def test_every_rate_that_can_keep_the_objective_does():
 
 @pytest.mark.slow
 def test_a_policy_that_misses_the_objective_within_its_cell_gives_way():
-    """The best policy at a load of 0.6 has 98.9% in time at 0.5: the limit is reached later."""
-    objective, low, high = ServiceLevelObjective(20, 99), 0.5 * CAPACITY, 0.6 * CAPACITY
+    """The best policy at a load of 0.7 has 96.6% in time at 0.6: the limit is reached later."""
+    objective, low, high = ServiceLevelObjective(30, 99), 0.6 * CAPACITY, 0.7 * CAPACITY
     above = solve(GOOGLENET_P4, high, objective)
     assert above.meets_sla
     table = solve_table(GOOGLENET_P4, objective, [low, high])
     for rate in (low, (low + high) / 2, math.nextafter(high, 0)):
-        level = evaluate(GOOGLENET_P4, table.lookup(rate), rate).service_level(20)
+        level = evaluate(GOOGLENET_P4, table.lookup(rate), rate).service_level(30)
         assert level >= 0.99 - 1e-9
-    assert evaluate(GOOGLENET_P4, above.policy, low).service_level(20) < 0.9895
+    assert evaluate(GOOGLENET_P4, above.policy, low).service_level(30) < 0.97
 
 
 @pytest.mark.parametrize(
