@@ -126,8 +126,8 @@ def theorem_error_bound(
     factor: ρ (1 - τ)⁺/(n (1 - ρ)^0.6), with ρ = λ/(nμ).
 
     The bound held for 2 to 200 replicas, ρ from 0.2 to 0.8 and constant execution times, wherever
-    the theorem promises 90% or more (`benchmarks/paper/rand_errors.py`). It does not cover τ ≥ 1,
-    where the theorem was within 2.5 percentage points, or ρ ≥ 0.9, where it can be 40 points off.
+    the theorem promises 90% or more. It does not cover τ ≥ 1, where the theorem was within 2.5
+    percentage points, or ρ ≥ 0.9, where it can be 40 points off.
     """
     if traffic_intensity >= 1:
         return 1.0

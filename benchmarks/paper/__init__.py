@@ -1,1 +1,1 @@
-"""Tables and figures of the papers reproduced, and their theorems checked."""
+"""Table, figures and claims of the SMDP paper, reproduced."""
