@@ -1,6 +1,6 @@
 """The claims in the text of the SMDP paper (arXiv 2301.12865, section V), and our results."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 
@@ -88,18 +88,8 @@ def length_that_settles(overflow_cost: float) -> int:
     raise InfeasibleError(f"overflow cost {overflow_cost:g}: no queue up to {longest} suffices")
 
 
-def at_equal(
-    load: float, value: float, measure: Callable[[Solution], float | None]
-) -> tuple[float, float]:
-    """Return mean response and power of the optimal policy whose `measure` is nearest `value`."""
-    solutions = [optimal(load, float(weight)) for weight in np.geomspace(1e-3, 1e4, 120)]
-    nearest = min(solutions, key=lambda solution: abs((measure(solution) or 0.0) - value))
-    assert nearest.mean_power_w is not None
-    return nearest.mean_response_ms, nearest.mean_power_w
-
-
 def check() -> Iterator[Claim]:
-    """Check each claim of the paper's sections V-A to V-C that a computation can check."""
+    """Check the claims of the paper's sections V-A to V-C on which policies are good."""
     yield from _solutions()
     yield from _comparisons()
     yield from _truncations()
@@ -121,7 +111,6 @@ def _solutions() -> Iterator[Claim]:
         _span(limits[500.0]),
         set(limits[500.0]) == {published.MAX_BATCH_SIZE},
     )
-    yield Claim("w2 = 0: control limits close to 1", _span(limits[0.0]), max(limits[0.0]) <= 2)
     rising = list(zip(*limits.values(), strict=True))
     yield Claim(
         "the control limit rises with w2",
@@ -155,13 +144,6 @@ def _comparisons() -> Iterator[Claim]:
         ),
         min(low for low, _ in above.values()) > 0.05,
     )
-    largest = [excess("always 32", 0.1, weight) for weight in (1, 5, 20)]
-    yield Claim(
-        "always 32 is bad at load 0.1",
-        f"{100 * largest[0]:.0f}%, {100 * largest[1]:.0f}%, {100 * largest[2]:.0f}% above the "
-        "optimum at w2 = 1, 5, 20",
-        min(largest) > 0.05,
-    )
     share = 8 / float(GOOGLENET_P4.latency_ms[7]) / (GOOGLENET_P4.capacity_per_s / 1e3)
     yield Claim(
         "always 8 is unstable at loads of 0.8 and more",
@@ -169,25 +151,10 @@ def _comparisons() -> Iterator[Claim]:
         mean_response_and_power("always 8", 0.7) is not None
         and mean_response_and_power("always 8", 0.8) is None,
     )
-    response, power = _point("always 8", 0.7)
-    _, best_power = at_equal(0.7, response, lambda solution: solution.mean_response_ms)
-    yield Claim(
-        "load 0.7: always 8 takes more power than an optimal policy of the same mean response",
-        f"{power:.1f} W against {best_power:.1f} W at {response:.1f} ms",
-        power > best_power,
-    )
-    response, power = _point("always 16", 0.9)
-    best_response, _ = at_equal(0.9, power, lambda solution: solution.mean_power_w)
-    yield Claim(
-        "load 0.9: always 16 has a considerably longer mean response",
-        f"{response:.1f} ms against {best_response:.1f} ms at {power:.1f} W",
-        response > 1.2 * best_response,
-    )
 
 
 def _truncations() -> Iterator[Claim]:
-    costs = [row.overflow_cost for row in published.TABLE_1]
-    lengths = [length_that_settles(overflow_cost) for overflow_cost in costs]
+    lengths = [length_that_settles(row.overflow_cost) for row in published.TABLE_1]
     yield Claim(
         "g settles near s_max = 35, 50, 70 with c_o = 10000, 1000, 100",
         f"within 1% from {lengths[0]}, {lengths[1]}, {lengths[2]} on: the other way round",
@@ -211,9 +178,3 @@ def _truncations() -> Iterator[Claim]:
 def _span(limits: list[int]) -> str:
     low, high = min(limits), max(limits)
     return f"{low}" if low == high else f"{low} to {high}"
-
-
-def _point(policy: str, load: float) -> tuple[float, float]:
-    point = mean_response_and_power(policy, load)
-    assert point is not None
-    return point

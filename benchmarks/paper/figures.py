@@ -3,11 +3,10 @@
 The figures follow the paper's description of its own; none is traced.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-from matplotlib.axes import Axes
 from matplotlib.colors import Normalize
 from matplotlib.figure import Figure
 
@@ -20,12 +19,11 @@ from benchmarks.paper.claims import (
     optimal,
     rate_per_s,
 )
-from policy.batching_policy import BatchingPolicy
-from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.response_time.evaluation import evaluate
 from policy.solvers.reference.methods import TOLERANCE, policy_iteration, value_iteration
+from sojourn.reporting.policy_plot import draw_trade_off
 
 COLORS = ("#0072b2", "#009e73", "#e69f00", "#d55e00", "#cc79a7", "#777777")
 MARKS = {"start whenever free": "D", "always 8": "v", "always 16": "^", "always 32": "s"}
@@ -179,43 +177,13 @@ def percentiles(out: Path, *, quick: bool) -> None:
         return
     figure = Figure(figsize=(14, 4.4), layout="constrained", dpi=110)
     panels = figure.subplots(1, 3)
+    sla = ServiceLevelObjective(15, 99)
     for axes, load in zip(panels, (0.1, 0.3, 0.7), strict=True):
-        limited = [BatchingPolicy.from_control_limit(q, 32) for q in range(1, 33)]
-        points = (_p99_and_power(policy, load) for policy in limited)
-        _draw(axes, [point for point in points if point], "s--", COLORS[5], "queue length alone")
-        fastest = _p99_and_power(limited[0], load)
-        assert fastest is not None
-        bounded = []
-        for target_ms in np.geomspace(1.02 * fastest[0], 60, 14):
-            objective = ServiceLevelObjective(float(target_ms), 99)
-            solution = solve(GOOGLENET_P4, rate_per_s(load), objective)
-            if solution.meets_sla and solution.mean_power_w is not None:
-                bounded.append((solution.percentile_ms, solution.mean_power_w))
-        _draw(axes, bounded, "o-", COLORS[1], "and a max wait")
-        axes.plot(*fastest, "D", color=COLORS[3], ms=8, label="start whenever free")
-        axes.set(
-            title=f"load {load:g}", xlabel="99th percentile of the response (ms)", xlim=(0, 62)
-        )
-        axes.grid(visible=True, alpha=0.25)
-        axes.legend(loc="upper right")
-    panels[0].set_ylabel("mean power (W)")
+        rate = rate_per_s(load)
+        evaluation = evaluate(GOOGLENET_P4, solve(GOOGLENET_P4, rate, sla).policy, rate)
+        draw_trade_off(axes, GOOGLENET_P4, evaluation, sla.percentile, sla)
+        axes.set_title(f"load {load:g}")
     figure.savefig(out / "policy_percentile.png")
-
-
-def _p99_and_power(policy: BatchingPolicy, load: float) -> tuple[float, float] | None:
-    """Return the 99th percentile (ms) and mean power (W); None where the policy cannot keep up."""
-    try:
-        evaluation = evaluate(GOOGLENET_P4, policy, rate_per_s(load))
-    except InfeasibleError:
-        return None
-    assert evaluation.mean_power_w is not None
-    return evaluation.response_percentile_ms(99), evaluation.mean_power_w
-
-
-def _draw(
-    axes: Axes, points: Sequence[tuple[float, float]], style: str, color: str, label: str
-) -> None:
-    axes.plot([x for x, _ in points], [y for _, y in points], style, color=color, ms=4, label=label)
 
 
 FIGURES = (policies, objectives, trade_off, efficiency, truncation, percentiles)

@@ -38,20 +38,18 @@ def main(out: Path, quick: bool, as_json: bool) -> None:
         figure(out, quick=quick)
         say(f"drawn: {figure.__name__}")
     found = list(table_1.rows(quick=quick))
-    unrounded = table_1.unrounded_rows()
     checked = list(claims.check())
     if as_json:
         print_json(
             {
                 "table_1": [asdict(row) for row in found],
                 "table_1_of_the_paper": [asdict(row) for row in published.TABLE_1],
-                "table_1_unrounded": [asdict(row) for row in unrounded],
                 "exact_average_cost": table_1.exact_cost(),
                 "claims": [asdict(claim) for claim in checked],
             }
         )
         return
-    table_1.print_table_1(found, unrounded)
+    table_1.print_table_1(found)
     print_table(
         ("the paper says", "we find", "holds"),
         [(claim.claim, claim.found, "yes" if claim.holds else "no") for claim in checked],

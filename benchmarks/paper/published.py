@@ -53,19 +53,8 @@ TABLE_1 = (
 )
 
 
-def linear_profile(
-    latency_ms: tuple[float, float] = (0.3051, 1.052),
-    energy_mj: tuple[float, float] = (19.90, 19.60),
-) -> Profile:
-    """Make GoogLeNet on a Tesla P4 from its slopes and intercepts, by default as printed.
-
-    Parameters
-    ----------
-    latency_ms : (float, float)
-        Time of a batch: per request, and fixed. The paper prints α to 4 decimals, τ₀ to 3.
-    energy_mj : (float, float)
-        Energy of a batch: per request, and fixed. The paper prints β and ζ₀ to 2 decimals.
-    """
+def linear_profile(latency_ms: tuple[float, float], energy_mj: tuple[float, float]) -> Profile:
+    """Make GoogLeNet on a Tesla P4 from its slopes and intercepts: per request, and fixed."""
     return Profile.from_dict(
         {
             "model": "googlenet",

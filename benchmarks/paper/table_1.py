@@ -7,7 +7,6 @@ serving, and 10,000 sweeps look too little ahead to see it unless the queue is l
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import product
 
 from benchmarks.inputs import GOOGLENET_P4
@@ -17,35 +16,18 @@ from policy.errors import InfeasibleError
 from policy.objective import Weights
 from policy.optimization import solve
 from policy.profile import Profile
-from policy.solvers.reference.methods import (
-    MAX_SWEEPS,
-    TOLERANCE,
-    policy_iteration,
-    value_iteration,
-)
+from policy.solvers.reference.methods import MAX_SWEEPS, TOLERANCE, value_iteration
 from policy.solvers.reference.truncated import TruncatedSmdp
 from sojourn.output import print_table, say
 
-#: Coefficients that round to the printed ones and lead to the printed costs: an example of many.
-UNROUNDED = published.linear_profile((0.30506, 1.05249), (19.89963, 19.60))
+#: By how much the printed coefficients may be rounded: latency and energy, per request and fixed.
 _HALF_DIGITS = ((5e-5, 5e-4), (5e-3, 5e-3))
 
 
-@dataclass(frozen=True)
-class UnroundedRow:
-    """Table I's two costs, computed with `UNROUNDED` at the printed queue length."""
-
-    overflow_cost: float
-    overflow_cost_per_ms: float
-    average_cost: float
-
-
-def truncated_problem(
-    max_queue_length: int, overflow_cost: float, profile: Profile = GOOGLENET_P4
-) -> TruncatedSmdp:
+def truncated_problem(max_queue_length: int, overflow_cost: float) -> TruncatedSmdp:
     """Return Table I's problem: load 0.9, both weights 1."""
-    rate_per_s = published.TABLE_1_LOAD * profile.capacity_per_s
-    return TruncatedSmdp(profile, rate_per_s, Weights(1, 1), max_queue_length, overflow_cost)
+    rate_per_s = published.TABLE_1_LOAD * GOOGLENET_P4.capacity_per_s
+    return TruncatedSmdp(GOOGLENET_P4, rate_per_s, Weights(1, 1), max_queue_length, overflow_cost)
 
 
 def row_at(max_queue_length: int, overflow_cost: float) -> TableRow:
@@ -87,20 +69,6 @@ def rows(*, quick: bool) -> Iterator[TableRow]:
         yield row(printed.overflow_cost, range(first, longest + 1))
 
 
-def unrounded_rows() -> list[UnroundedRow]:
-    """Compute Table I's costs with coefficients that the paper may have rounded."""
-    found = []
-    for printed in published.TABLE_1:
-        smdp = truncated_problem(printed.max_queue_length, printed.overflow_cost, UNROUNDED)
-        solution = policy_iteration(smdp)
-        found.append(
-            UnroundedRow(
-                printed.overflow_cost, solution.overflow_cost_per_ms, solution.average_cost
-            )
-        )
-    return found
-
-
 def exact_cost(profile: Profile = GOOGLENET_P4) -> float:
     """Return the optimal average cost of Table I's problem over queues of any length."""
     rate_per_s = published.TABLE_1_LOAD * profile.capacity_per_s
@@ -123,20 +91,16 @@ def cost_range() -> tuple[float, float]:
     return min(costs), max(costs)
 
 
-def print_table_1(found: Sequence[TableRow], unrounded: Sequence[UnroundedRow]) -> None:
-    """Print each number of Table I and ours, for as many rows as were computed.
-
-    Lines marked "unrounded" are computed with `UNROUNDED`.
-    """
+def print_table_1(found: Sequence[TableRow]) -> None:
+    """Print each number of Table I and ours, for as many rows as were computed."""
     print_table(
         ("c_o", "", "s_max", "sweeps", "space", "time", "Delta", "g"),
         [
             line
-            for printed, ours, other in zip(published.TABLE_1, found, unrounded, strict=False)
+            for printed, ours in zip(published.TABLE_1, found, strict=False)
             for line in (
                 (f"{printed.overflow_cost:g}", "paper", *_numbers(printed)),
                 ("", "ours", *_numbers(ours)),
-                ("", "unrounded", "", "", "", "", *_costs(other)),
             )
         ],
         title="Table I",
@@ -147,8 +111,5 @@ def print_table_1(found: Sequence[TableRow], unrounded: Sequence[UnroundedRow]) 
 
 
 def _numbers(row: TableRow) -> tuple[object, ...]:
-    return row.max_queue_length, row.sweeps, row.space, f"{row.time:.2e}", *_costs(row)
-
-
-def _costs(row: TableRow | UnroundedRow) -> tuple[str, str]:
-    return f"{row.overflow_cost_per_ms:.2e}", f"{row.average_cost:.4f}"
+    costs = f"{row.overflow_cost_per_ms:.2e}", f"{row.average_cost:.4f}"
+    return row.max_queue_length, row.sweeps, row.space, f"{row.time:.2e}", *costs
