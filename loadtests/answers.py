@@ -22,14 +22,11 @@ _FLOATS = ("FP16", "FP32", "FP64", "BF16")
 class Case:
     """A request of the Open Inference Protocol v2 whose answer is known.
 
-    `outputs` are the tensors of the right answer, with flat data; without any it is not known. The
-    model's label, the right answer here, may be the true label or not (`label_true`); None if that
-    is unknown.
+    `outputs` are the tensors of the right answer, with flat data; without any it is not known.
     """
 
     body: bytes
     outputs: tuple[Mapping[str, Any], ...]
-    label_true: bool | None = None
     headers: Mapping[str, str] = field(default_factory=lambda: {"Content-Type": "application/json"})
 
     def fault(self, answer: bytes) -> str | None:
@@ -73,7 +70,7 @@ def _tensor_fault(expected: Mapping[str, Any], given: Mapping[str, Any] | None) 
 
 
 def write_cases(path: Path, cases: Sequence[Mapping[str, Any]]) -> None:
-    """Write requests as JSON lines, with their right "outputs" and perhaps a "truth"."""
+    """Write requests as JSON lines, with their right "outputs"."""
     option = orjson.OPT_SERIALIZE_NUMPY | orjson.OPT_APPEND_NEWLINE
     path.write_bytes(b"".join(orjson.dumps(case, option=option) for case in cases))
 
@@ -86,7 +83,7 @@ def read_cases(path: Path) -> list[Case]:
     path : Path
         One JSON object per line: the ``inputs`` of a request and, if wanted, its ``parameters``. An
         input may have ``base64``, a list of its BYTES values, in place of ``data``; it is sent raw.
-        ``outputs``, the right answer, and ``truth``, the true label, are optional.
+        ``outputs``, the right answer, are optional.
 
     Raises
     ------
@@ -123,9 +120,7 @@ def parse_case(fields: Mapping[str, Any]) -> Case:
     if not inputs or not all({"name", "datatype", "shape", "data"} <= o.keys() for o in outputs):
         raise KeyError
     body, headers = _encoded(request)
-    label = next((tensor["data"] for tensor in outputs if tensor["name"] == "label"), None)
-    known = label is not None and "truth" in fields
-    return Case(body, outputs, label == [fields["truth"]] if known else None, headers)
+    return Case(body, outputs, headers)
 
 
 def _encoded(request: dict[str, Any]) -> tuple[bytes, dict[str, str]]:

@@ -56,9 +56,6 @@ class Records:
     connection_wait_s : ndarray of float, shape (n,)
         How long it waited for a connection because the service kept every one busy; 0 if one was
         free, or if the generator did not come to read what the service had answered.
-    label_true : ndarray of int8, shape (n,)
-        1 if the model's label was the true one, 0 if not, -1 if the answer was not right or the
-        true label is unknown.
     """
 
     scheduled_s: FloatArray
@@ -66,7 +63,6 @@ class Records:
     finished_s: FloatArray
     outcome: NDArray[np.int16]
     connection_wait_s: FloatArray
-    label_true: NDArray[np.int8]
 
     @classmethod
     def begin(cls, scheduled_s: FloatArray) -> "Records":
@@ -77,7 +73,6 @@ class Records:
             finished_s=np.full(n, np.nan),
             outcome=np.full(n, Outcome.UNANSWERED, dtype=np.int16),
             connection_wait_s=np.zeros(n),
-            label_true=np.full(n, -1, dtype=np.int8),
         )
 
     @classmethod

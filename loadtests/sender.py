@@ -101,8 +101,6 @@ class Sender:
         records.outcome[number] = outcome
         records.sent_s[number] = sent_s - self.start_s
         records.finished_s[number] = finished_s - self.start_s
-        if outcome == Outcome.OK and case.label_true is not None:
-            records.label_true[number] = case.label_true
         self.finished += 1
         self.good += outcome in GOOD
         self.wrong += outcome == Outcome.WRONG

@@ -41,13 +41,11 @@ def report(records: Records, schedule: Schedule, sla: SLAConfig) -> dict[str, An
     whole = _part(records, sla, everything, 0.0, schedule.duration_s)
     expected = sum(step.duration_s * step.arrival_rate_per_s for step in schedule.steps)
     lag_ms = records.lag_ms[np.isfinite(records.sent_s)]
-    known = records.label_true[(records.outcome == Outcome.OK) & (records.label_true >= 0)]
     starts_s = schedule.step_starts_s
     return {
         "target_rate_per_s": expected / schedule.duration_s,
         **whole,
         "throughput_per_s": _throughput_per_s(records),
-        "labels_true_share": float(known.mean()) if known.size else None,
         "sla": {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile},
         "by_step": [
             {

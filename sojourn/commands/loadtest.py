@@ -265,7 +265,5 @@ def _print_report(result: dict[str, Any], sla: SLAConfig) -> None:
     headings, rows = table(result)
     lines = ([name, *cells] for name, cells in rows)
     print_table(["", *headings], lines, title=f"SLA: {sla.objective.in_words()}")
-    if result["labels_true_share"] is not None:
-        click.echo(f"{100 * result['labels_true_share']:.2f}% of the labels match the ground truth")
     for example in result["failure_examples"]:
         click.echo(f"{example['kind']}: {example['fault']}\n  to {example['request']}")

@@ -14,7 +14,6 @@ OUTPUTS = [
 CASE = {
     "inputs": [{"name": "image", "datatype": "FP32", "shape": [1, 1], "data": [7.0]}],
     "outputs": OUTPUTS,
-    "truth": 3,
 }
 
 
@@ -61,19 +60,10 @@ def test_wrong_answers(case, wrong, complaint):
     assert re.search(complaint, fault)
 
 
-def test_the_true_label_is_compared_with_the_models_label(case, tmp_path):
-    assert orjson.loads(case.body) == {"inputs": CASE["inputs"]}
-    assert case.label_true is True
-    path = tmp_path / "other.jsonl"
-    write_cases(path, [{**CASE, "truth": 8}])
-    assert read_cases(path)[0].label_true is False
-
-
 def test_a_users_cases_need_no_answers(tmp_path):
     path = tmp_path / "cases.jsonl"
     path.write_bytes(orjson.dumps({"inputs": CASE["inputs"]}) + b"\n\n")
     (case,) = read_cases(path)
-    assert case.label_true is None
     assert case.fault(answer()) is None
     assert case.fault(answer([])) is not None
 

@@ -93,12 +93,6 @@ def test_a_test_without_any_answer_has_a_report():
     assert len(per_second(records, schedule, SLA)) == 30
 
 
-def test_the_share_of_true_labels_counts_only_known_labels():
-    records, schedule = made([10] * 30, [Outcome.OK] * 30)
-    records.label_true[:4] = [1, 1, 1, 0]
-    assert report(records, schedule, SLA)["labels_true_share"] == 0.75
-
-
 def test_seconds_add_up_to_the_whole(tmp_path):
     records, schedule = made([10] * 40 + [200] * 50, [Outcome.OK] * 80 + [503] * 10)
     rows = per_second(records, schedule, SLA)
