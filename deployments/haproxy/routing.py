@@ -12,16 +12,7 @@ from pathlib import Path
 
 from deployments.haproxy.command import HELD_MS, RAYS_HAPROXY
 from deployments.haproxy.ray_config import backend_name
-from policy.errors import InvalidInputError
 from policy.try_delays import RETRIES
-
-#: HAProxy's algorithm for each `--balance`: a random replica, as in RAND; the less busy of two
-#: random ones; or the least busy of all, as far as this HAProxy knows.
-BALANCES = {
-    "random": "random(1)",
-    "power-of-two": "random(2)",
-    "least-connections": "leastconn",
-}
 
 #: The program that runs HAProxy for Ray, and starts it again: `deployments.haproxy.supervisor`.
 SUPERVISOR = "sojourn-haproxy"
@@ -36,13 +27,11 @@ HELD_SHARE = 0.5
 _RETRIES = "RAY_SERVE_HAPROXY_RETRIES"
 
 
-def serve_environment(balance: str = "random") -> dict[str, str]:
-    """Return the environment variables with which Ray must be started; `balance` is in `BALANCES`.
+def serve_environment() -> dict[str, str]:
+    """Return the environment variables with which Ray must be started.
 
     `deployments.haproxy.request_environment` has the variables that depend on the model.
     """
-    if balance not in BALANCES:
-        raise InvalidInputError(f"balance: must be one of {', '.join(BALANCES)}, not {balance!r}")
     return {
         # HAProxy connects clients to replicas directly, without a Python proxy.
         "RAY_SERVE_ENABLE_HA_PROXY": "1",
@@ -58,7 +47,7 @@ def serve_environment(balance: str = "random") -> dict[str, str]:
         "RAY_worker_niceness": "0",
         # A busy replica answers 503, and HAProxy tries another. Inference has no side effects, so
         # HAProxy may also resend requests that a dying replica left unanswered.
-        "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": BALANCES[balance],
+        "RAY_SERVE_HAPROXY_BALANCE_ALGORITHM": "random(1)",
         "RAY_SERVE_HAPROXY_RETRY_ON": "503 conn-failure empty-response",
         _RETRIES: str(RETRIES),
         # A replica that refuses one connection is left out until it passes two checks. Of five

@@ -21,9 +21,7 @@ from deployments.local.machine import ReservedPorts
 from deployments.local.run import LocalRun
 
 
-def environment_of(
-    run: LocalRun, directory: Path, balance: str, ports: ReservedPorts
-) -> dict[str, str]:
+def environment_of(run: LocalRun, directory: Path, ports: ReservedPorts) -> dict[str, str]:
     """Return the environment of a local run's processes; `ports` are held as long as the run.
 
     Raises
@@ -37,7 +35,7 @@ def environment_of(
     own = os.environ.get(RAYS_HAPROXY, "")
     return {
         **os.environ,
-        **serve_environment(balance),
+        **serve_environment(),
         **supervisor,
         **({HAPROXY: own} if own and Path(own).name != SUPERVISOR else {}),
         HTTP_HOST: run.http_host,

@@ -61,16 +61,9 @@ class LocalService:
     metrics_url: str
     wait: Callable[[], None]
 
-    @property
-    def url(self) -> str:
-        """The URL of the first application, or of the only one."""
-        return self.urls[0]
-
 
 @contextmanager
-def local_service(
-    run: LocalRun, report: Callable[[str], None], balance: str = "random"
-) -> Iterator[LocalService]:
+def local_service(run: LocalRun, report: Callable[[str], None]) -> Iterator[LocalService]:
     """Serve `run` on this machine while the context lasts. Leave no process behind.
 
     An exception that a signal handler raises ends the context. One more, raised while Ray stops,
@@ -92,7 +85,7 @@ def local_service(
         directory = Path(tempfile.mkdtemp(prefix="sojourn-", dir="/tmp"))
         stack.callback(shutil.rmtree, directory, ignore_errors=True)
         stack.enter_context(adopted_orphans())
-        cluster = _Cluster(environment_of(run, directory, balance, ports), report)
+        cluster = _Cluster(environment_of(run, directory, ports), report)
         stack.callback(cluster.close)
         stack.callback(_end_all, before, report)
         stack.callback(cluster.stop)

@@ -18,7 +18,7 @@ from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, read_token
 from deployments.access.exposure import check_exposure
 from deployments.access.web_pages import is_loopback
-from deployments.haproxy.routing import BALANCES, serve_environment, supervisor_environment
+from deployments.haproxy.routing import serve_environment, supervisor_environment
 from deployments.local.environment import ray_access
 from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service
@@ -52,13 +52,6 @@ TABLE_TIMEOUT_S = 10.0
     "--port", type=click.IntRange(1, 65535), help="Port to listen on; overrides the config."
 )
 @click.option(
-    "--balance",
-    type=click.Choice(list(BALANCES)),
-    default="random",
-    show_default=True,
-    help="How HAProxy picks a replica.",
-)
-@click.option(
     "--insecure", is_flag=True, help="Serve on a public address although no token is needed."
 )
 @click.option("--check", is_flag=True, help="Check the config file and exit.")
@@ -81,7 +74,6 @@ def command(
     print_config: bool,
     host: str | None,
     port: int | None,
-    balance: str,
     insecure: bool,
     check: bool,
     load: bool,
@@ -120,7 +112,7 @@ def command(
     if environment:
         settings = {
             **ray_access(),
-            **serve_environment(balance),
+            **serve_environment(),
             **file.run.environment,
             **supervisor_environment(),
         }
@@ -141,17 +133,17 @@ def command(
         )
         say(f"{config} is fine: {slas}")
         return 0
-    return _serve(run, file.applications, balance, as_json)
+    return _serve(run, file.applications, as_json)
 
 
-def _serve(run: LocalRun, applications: Sequence[Served], balance: str, as_json: bool) -> int:
+def _serve(run: LocalRun, applications: Sequence[Served], as_json: bool) -> int:
     started_s = time.monotonic()
     interrupt = Interrupt()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as nohup has it
             signal.signal(number, interrupt)
     try:
-        with local_service(run, say, balance) as running:
+        with local_service(run, say) as running:
             start_s = time.monotonic() - started_s
             summaries = [
                 _summary(served.model, url, application, running, start_s)

