@@ -1,15 +1,24 @@
-"""Types of options, each with the values that make sense, and the options of an SLA."""
+"""Types of options, each with the values that make sense, and options that go together."""
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, fault_of_percentile
 
 _Command = TypeVar("_Command", bound=Callable[..., Any])
+
+
+def refuse_options(context: click.Context, names: Collection[str], why: str) -> None:
+    """Raise an error if one of these options was given, which would do nothing."""
+    for option in context.command.params:
+        name = option.name or ""
+        if name in names and context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
+            raise InvalidInputError(f"{option.opts[0]}: {why}")
 
 
 class Number(click.FloatRange):

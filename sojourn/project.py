@@ -22,10 +22,11 @@ TEMPLATES = {
 
 _IMPORT_PATH = re.compile(r"[A-Za-z_][\w.]*:(?P<name>[A-Za-z_]\w*)")
 #: The classes that serve a file, by its suffix.
+_JOBLIB_CLASS = "sojourn.models:SklearnModel"
 _FILE_CLASSES = {
     ".onnx": "sojourn.models:OnnxModel",
-    ".joblib": "sojourn.models:SklearnModel",
-    ".pkl": "sojourn.models:SklearnModel",
+    ".joblib": _JOBLIB_CLASS,
+    ".pkl": _JOBLIB_CLASS,
 }
 _FOLDER_CLASS = "sojourn.models:TransformersModel"
 
@@ -84,6 +85,8 @@ def _class_of(model: str, trust: bool) -> tuple[str, str, dict[str, object]]:
     """Return the name, the class and the options of a model."""
     path = Path(model)
     import_path = _FOLDER_CLASS if path.is_dir() else _FILE_CLASSES.get(path.suffix)
+    if trust and import_path != _JOBLIB_CLASS:
+        raise InvalidInputError(f"--trust: is for a joblib file, which {model!r:.100} is not")
     if import_path is not None:
         if path.is_dir() and not (path / "config.json").exists():
             raise InvalidInputError(f"{model}: no config.json, which save_pretrained writes")

@@ -39,6 +39,8 @@ from sojourn.output import (
 if TYPE_CHECKING:
     from loadtests.reporting.page import Setting
 
+#: Options that --make-cases heeds.
+_OF_MAKE_CASES = {"url", "model", "token_file", "make_cases", "record", "seed"}
 OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 
 
@@ -167,6 +169,9 @@ def command(
     url = url.rstrip("/")
     token = read_token(token_file)
     if make_cases is not None:
+        given = {option.name or "" for option in context.command.params} - _OF_MAKE_CASES
+        why = "has no effect with --make-cases, which prints requests and sends no load"
+        option_types.refuse_options(context, given, why)
         _make_cases(url, model, token, make_cases, record, seed)
         return
     if record:

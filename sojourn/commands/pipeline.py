@@ -61,7 +61,10 @@ def serve(
     steps = config.pipeline.build()
     sla = config.user_config.sla.objective.in_words()
     if check:
-        say(f"{file} is fine: {len(steps)} steps, {sla}")
+        if as_json:
+            print_json({"config": str(file), "steps": len(steps), "sla": sla})
+        else:
+            say(f"{file} is fine: {len(steps)} steps, {sla}")
         return
     if host or port:
         config = config.model_copy(

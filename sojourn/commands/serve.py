@@ -18,6 +18,7 @@ from deployments.access.control import INFERENCE
 from deployments.access.credentials import TOKEN_VARIABLE, read_token
 from deployments.access.exposure import check_exposure
 from deployments.access.web_pages import is_loopback
+from deployments.config.yaml_file import parse_yaml
 from deployments.haproxy.routing import serve_environment, supervisor_environment
 from deployments.local.environment import ray_access
 from deployments.local.run import LocalRun
@@ -34,6 +35,8 @@ from sojourn.served import Served, load_served_file
 DEFAULT_CONFIG = "configs/digits.yaml"
 #: Longest request, in characters, that the summary shows in full.
 MAX_EXAMPLE_LENGTH = 600
+#: Options without effect where nothing is served.
+_OF_A_RUN = {"host", "port", "insecure", "check", "environment", "print_config"}
 #: Time to wait for the solved policy table before printing the policy in force.
 TABLE_TIMEOUT_S = 10.0
 
@@ -67,7 +70,9 @@ TABLE_TIMEOUT_S = 10.0
     "serve CONFIG, and exit. Makes Ray's token if there is none.",
 )
 @json_option
+@click.pass_context
 def command(
+    context: click.Context,
     config: str,
     sla: ServiceLevelObjective | None,
     trust: bool,
@@ -87,12 +92,19 @@ def command(
     """
     if load and not check:
         raise InvalidInputError("--load: add --check; a service always loads its models")
+    for option, given in (("--environment", environment), ("--print-config", print_config)):
+        if given:
+            unused = _OF_A_RUN - {option.lstrip("-").replace("-", "_")}
+            option_types.refuse_options(context, unused, f"{option} serves nothing; omit one")
     if is_model(config):
         if sla is None:
             raise InvalidInputError(f"{config} needs an SLA: add --sla 50ms@95")
         text = one_model_config(config, sla, trust=trust)
         if print_config:
-            click.echo(text, nl=False)
+            if as_json:
+                print_json(parse_yaml(text))
+            else:
+                click.echo(text, nl=False)
             return 0
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "serve.yaml")
@@ -116,6 +128,9 @@ def command(
             **file.run.environment,
             **supervisor_environment(),
         }
+        if as_json:
+            print_json(settings)
+            return 0
         for name, value in settings.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
@@ -127,11 +142,15 @@ def command(
     for note in file.notes:
         say(note)
     if check:
-        slas = "; ".join(
-            f"{served.model}: {application.sla}" if len(file.applications) > 1 else application.sla
+        slas = {
+            served.model: application.sla
             for served, application in zip(run.applications, file.applications, strict=True)
-        )
-        say(f"{config} is fine: {slas}")
+        }
+        if as_json:
+            print_json({"config": config, "slas": slas, "notes": file.notes})
+        else:
+            each = [f"{name}: {sla}" if len(slas) > 1 else sla for name, sla in slas.items()]
+            say(f"{config} is fine: {'; '.join(each)}")
         return 0
     return _serve(run, file.applications, as_json)
 

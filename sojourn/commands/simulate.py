@@ -4,7 +4,6 @@ from pathlib import Path
 
 import click
 import numpy as np
-from click.core import ParameterSource
 
 from autoscaler.history.traces import counts_by_second, read_trace_file
 from autoscaler.simulator.autoscalers import registry as catalog
@@ -170,7 +169,13 @@ def command(
     On a trace, compare autoscalers on the same arrivals, with an oracle that knows them in advance.
     With --arrival-rate and --replicas, compare a fixed fleet with what the model predicts.
     """
-    _check_mode(context, trace_file is not None)
+    if trace_file is not None:
+        why = "applies to a fixed fleet; omit it or --trace"
+        option_types.refuse_options(context, _OF_A_FIXED_FLEET, why)
+    elif arrival_rate is None or replicas is None:
+        raise InvalidInputError("give --trace FILE, or --arrival-rate and --replicas")
+    else:
+        option_types.refuse_options(context, _OF_A_TRACE, "needs --trace")
     if report_file is not None and not report_file.parent.is_dir():
         raise InvalidInputError(f"--report: there is no folder {report_file.parent}")
     profile = Profile.load(profile_file)
@@ -227,19 +232,3 @@ def command(
         output.print_most_power(comparison)
     if report_file is not None:
         say(f"Written to {report_file}.")
-
-
-def _check_mode(context: click.Context, on_trace: bool) -> None:
-    """Check that only the options of one mode are given, and all required ones."""
-    options = {parameter.name: parameter.opts[0] for parameter in context.command.params}
-    given = {
-        name
-        for name in context.params
-        if context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-    }
-    if not on_trace and not {"arrival_rate", "replicas"} <= given:
-        raise InvalidInputError("give --trace FILE, or --arrival-rate and --replicas")
-    misplaced = given & (_OF_A_FIXED_FLEET if on_trace else _OF_A_TRACE)
-    for name in sorted(misplaced):
-        why = "applies to a fixed fleet; omit it or --trace" if on_trace else "needs --trace"
-        raise InvalidInputError(f"{options[name]}: {why}")

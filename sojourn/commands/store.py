@@ -181,6 +181,8 @@ def evict(name: str, disk: bool, socket_path: Path | None, as_json: bool) -> Non
 @json_option
 def stats(prometheus: bool, socket_path: Path | None, as_json: bool) -> None:
     """Show the store's counters, per tier."""
+    if prometheus and as_json:
+        raise click.UsageError("--prometheus: omit it, or --json")
     found = ask("stats", socket_path=socket_path)
     if prometheus:
         click.echo(exposition(found), nl=False)

@@ -10,7 +10,6 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from deployments.local.urls import check_url
 from policy.errors import InvalidInputError
 from sojourn import option_types
 from sojourn.output import json_option, print_json, token_file_option, url_option
@@ -33,7 +32,15 @@ from sojourn.service_view import PERCENTILES, RATES, Document, is_sla_kept, open
     help="Print one frame; the exit status is 1 if the SLA was not met in the last minute.",
 )
 @json_option
-def command(url: str, token_file: Path | None, interval_s: float, once: bool, as_json: bool) -> int:
+@click.pass_context
+def command(
+    context: click.Context,
+    url: str,
+    token_file: Path | None,
+    interval_s: float,
+    once: bool,
+    as_json: bool,
+) -> int:
     """Watch a running service in the terminal until Ctrl-C.
 
     It shows the SLA and the share in time, the load and its outcomes, predicted and measured
@@ -41,9 +48,10 @@ def command(url: str, token_file: Path | None, interval_s: float, once: bool, as
     or --json, it prints one frame or object, and the exit status is 1 if the SLA was not met in the
     last minute.
     """
-    check_url("--url", url)
     console = Console()
-    if not (once or as_json or console.is_terminal):
+    if once or as_json:
+        option_types.refuse_options(context, {"interval_s"}, "a single poll has none")
+    elif not console.is_terminal:
         raise InvalidInputError("top needs a terminal; use --once or --json without one")
     view = open_view(url, token_file)
     if once or as_json:

@@ -44,6 +44,8 @@ def test_no_service_is_one_that_does_not_answer_in_http_to_the_end(refused, cont
         ("--connections 2 --workers 3", "--connections: 3 workers need at least as many"),
         ("--sla 100@99", "'--sla': must be like 50ms@95 or p95=50ms, not '100@99'"),
         ("--record", "--record needs --make-cases"),
+        ("--make-cases 5 --arrival-rate 9", "--arrival-rate: has no effect with --make-cases"),
+        ("--make-cases 5 --json", "--json: has no effect with --make-cases"),
     ],
 )
 def test_wrong_options(refused, options, complaint):

@@ -10,6 +10,7 @@ import pytest
 
 from deployments.config.user_config import AccessConfig
 from deployments.local.service import LocalService
+from sojourn.cli import main
 from sojourn.commands import serve
 from sojourn.served import Served
 
@@ -64,5 +65,30 @@ def test_signals_in_quick_succession_are_one_and_only_two_count(monkeypatch):
     assert interrupted_s == [10.0, 11.1]
 
 
-def test_models_are_loaded_for_a_check_alone(refused):
-    assert "--load: add --check" in refused("serve", "--load", "nowhere.yaml")
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ("--load nowhere.yaml", "--load: add --check"),
+        ("--environment --port 9000", "--port: --environment serves nothing; omit one"),
+        ("--print-config --check m:M", "--check: --print-config serves nothing; omit one"),
+        ("m:M --sla 50ms@95 --trust", "--trust: is for a joblib file, which 'm:M' is not"),
+        ("m.onnx --sla 50ms@95 --trust", "--trust: is for a joblib file, which 'm.onnx' is not"),
+    ],
+)
+def test_options_that_would_do_nothing(refused, options, said):
+    assert said in refused("serve", *options.split())
+
+
+@pytest.mark.slow
+def test_what_serves_nothing_prints_one_json_object(as_json, capsys):
+    config = "configs/digits.yaml"
+    environment = as_json("serve", "--environment", config)
+    assert main(["serve", "--environment", config]) == 0
+    exported = capsys.readouterr().out
+    assert all(f"export {name}=" in exported for name in environment)
+    printed = as_json("serve", "m:M", "--sla", "50ms@95", "--print-config")
+    assert printed["applications"][0]["args"]["model"]["import_path"] == "m:M"
+    checked = as_json("serve", "--check", config)
+    assert checked["slas"] == {"digits": "99% of requests within 100 ms"}
+    pipeline = as_json("pipeline", "serve", "--check", "configs/digits-pipeline.yaml")
+    assert pipeline["steps"] == 3

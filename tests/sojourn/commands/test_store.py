@@ -49,6 +49,10 @@ def test_published_models_are_served_through_all_commands(
         assert as_json("store", "warm", "one@2")["bytes"] == warmed["bytes"]
 
 
+def test_metrics_for_prometheus_are_no_json(refused):
+    assert "--prometheus: omit it, or --json" in refused("store", "stats", "--prometheus", "--json")
+
+
 @pytest.mark.parametrize(("model", "said"), [("four", "NAME=PATH"), ("fo/ur/x=.", "model name")])
 def test_what_is_no_name_and_path(refused, tmp_path, model, said):
     assert said in refused("store", "publish", model, "--to", tmp_path)

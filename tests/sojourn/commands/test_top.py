@@ -149,7 +149,8 @@ def test_a_service_that_goes_away_is_shown_again_when_it_is_back(monkeypatch):
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        (["--url", "127.0.0.1:8000"], "--url: must be like http://127.0.0.1:8000"),
+        (["--once", "--url", "127.0.0.1:8000"], "--url: must be like http://127.0.0.1:8000"),
+        (["--once", "--interval-s", "5"], "--interval-s: a single poll has none"),
         ([], "top needs a terminal; use --once or --json without one"),
         (["--once", "--url", "http://127.0.0.1:9"], "no service answers at http://127.0.0.1:9 ("),
     ],
