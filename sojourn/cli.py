@@ -88,6 +88,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         message = error.format_message() if isinstance(error, click.ClickException) else str(error)
         click.echo(f"sojourn: {' '.join(message.split())}", err=True)
         return 2
+    except OSError as error:
+        if error.filename is None:  # no file that a user could have named
+            raise
+        click.echo(f"sojourn: {error.filename}: {error.strerror}", err=True)
+        return 2
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]
         if package not in _EXTRAS:

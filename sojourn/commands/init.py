@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from policy.errors import InvalidInputError, file_errors
+from policy.errors import InvalidInputError
 from sojourn.output import json_option, print_json, program, say
 from sojourn.project import TEMPLATES, starter_files
 
@@ -30,10 +30,9 @@ def command(folder: Path, template: str, as_json: bool) -> None:
             f"{folder}: has {', '.join(existing)} already, which init would overwrite; "
             "choose another folder"
         )
-    with file_errors(f"{folder}: cannot write"):
-        folder.mkdir(parents=True, exist_ok=True)
-        for name, content in files.items():
-            (folder / name).write_bytes(content)
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, content in files.items():
+        (folder / name).write_bytes(content)
     if as_json:
         print_json({"folder": str(folder), "files": [*files]})
         return

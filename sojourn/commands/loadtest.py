@@ -21,7 +21,7 @@ from loadtests.run import Settings, run
 from loadtests.schedule import Schedule
 from loadtests.service import model_metadata, read_json, recorded_outputs, service_sla
 from loadtests.watch import ServiceWatch
-from policy.errors import InvalidInputError, file_errors
+from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
 from sojourn.loadtest_options import schedule_of, settings_in_words
@@ -187,8 +187,7 @@ def command(
             f"the service at {url} reports no SLA for {model!r}; give one with --sla"
         )
     if out is not None:
-        with file_errors(f"--out: cannot create {out}"):
-            out.mkdir(parents=True, exist_ok=True)
+        out.mkdir(parents=True, exist_ok=True)
     settings = Settings(
         model=model,
         connections=connections,
@@ -244,15 +243,14 @@ def _write(
     sla: SLAConfig,
     setting: "Setting",
 ) -> None:
-    from autoscaler.simulator.reporting.report import write_page
     from loadtests.reporting.page import render
 
     seconds = per_second(records, schedule, sla)
     page_path, json_path, csv_path = (out / name for name in OUTPUT_FILES)
-    with file_errors(f"--out: cannot write to {out}"):
-        json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
-        write_csv(csv_path, seconds)
-    write_page(page_path, render(result, seconds, records, schedule, setting))
+    json_path.write_bytes(orjson.dumps(result, option=orjson.OPT_INDENT_2) + b"\n")
+    write_csv(csv_path, seconds)
+    page = render(result, seconds, records, schedule, setting)
+    page_path.write_text(page, encoding="utf-8")
     say(f"loadtest: wrote {', '.join(OUTPUT_FILES)} to {out}")
 
 

@@ -15,7 +15,7 @@ import yaml
 from deployments.config.document import ServiceConfig, load_service_configs
 from deployments.errors import StartError
 from deployments.models.model_files import files_needed
-from policy.errors import InvalidInputError, file_errors
+from policy.errors import InvalidInputError
 from sojourn.output import existing_file, json_option, print_json, program, say
 
 #: URL schemes from which the nodes of a Ray cluster can fetch a package.
@@ -93,8 +93,7 @@ def command(
     names = {service.application for service in local}
     content = yaml.safe_dump(_with_package(document, names, uri), sort_keys=False)
     header = f"# Written by sojourn package from {config}; edit that.\n"
-    with file_errors(f"{written}: cannot write it"):
-        written.write_text(header + content)
+    written.write_text(header + content)
     if as_json:
         shown = [str(path) for path in files]
         print_json({"config": str(written), "package": str(package), "uri": uri, "files": shown})
@@ -126,24 +125,18 @@ def _write_package(files: Sequence[Path], name: str, out: Path) -> Path:
     deployment whose package keeps its name keeps running.
     """
     digest = hashlib.sha256()
-    try:
-        out.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=out) as scratch:
-            unnamed = Path(scratch) / "package.zip"
-            with zipfile.ZipFile(unnamed, "w") as archive:
-                for path in files:
-                    content = path.read_bytes()
-                    digest.update(f"{path.as_posix()}\0{len(content)}\0".encode() + content)
-                    # In a folder of its own, because Ray drops a single one at the top.
-                    entry = zipfile.ZipInfo(f"{name}/{path.as_posix()}", _TIME)
-                    archive.writestr(entry, content)
-            package = out / f"{name}-{digest.hexdigest()[:_DIGITS]}.zip"
-            unnamed.replace(package)
-    except OSError as error:
-        raise InvalidInputError(
-            f"{error.filename or out}: cannot pack it: {error.strerror}"
-        ) from None
-    return package
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out) as scratch:
+        unnamed = Path(scratch) / "package.zip"
+        with zipfile.ZipFile(unnamed, "w") as archive:
+            for path in files:
+                content = path.read_bytes()
+                digest.update(f"{path.as_posix()}\0{len(content)}\0".encode() + content)
+                # In a folder of its own, because Ray drops a single one at the top.
+                entry = zipfile.ZipInfo(f"{name}/{path.as_posix()}", _TIME)
+                archive.writestr(entry, content)
+        package = out / f"{name}-{digest.hexdigest()[:_DIGITS]}.zip"
+        return unnamed.replace(package)
 
 
 def _check_alone(package: Path, services: Sequence[ServiceConfig], load: bool) -> None:

@@ -14,7 +14,7 @@ from deployments.models.loading import DEVICES, MODELS, load_model
 from deployments.models.threads import limit_threads
 from deployments.profiling.energy import best_meter
 from deployments.profiling.measure import measure_profile
-from policy.errors import InvalidInputError, file_errors
+from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn import option_types
 from sojourn.output import json_option, print_json, print_table, progress_bar, say
@@ -124,8 +124,7 @@ def command(
         shares_cpu = device == "cpu" and cpus < _CPUS_OF_BOTH and runs_on_the_cpu(model, 1)
         costs = measure_event_loop(model, profile, shares_cpu=shares_cpu)
         profile = replace(profile, event_loop=costs)
-    with file_errors(f"--out: {out}"):
-        profile.save(out)
+    profile.save(out)
     if as_json:
         print_json(profile.to_dict())
     else:

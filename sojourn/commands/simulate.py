@@ -219,11 +219,12 @@ def command(
         least = least_predicted(scenario, arrival_rate)
     if report_file is not None:
         # Importing matplotlib takes half a second.
-        from autoscaler.simulator.reporting.report import render, write_page
+        from autoscaler.simulator.reporting.report import render
 
         load = output.load_in_words(trace_file, scale, arrival_rate)
         title = f"{load}, {profile.model} on {profile.device}"
-        write_page(report_file, render(comparison, title, command_line(context), predicted))
+        page = render(comparison, title, command_line(context), predicted)
+        report_file.write_text(page, encoding="utf-8")
     if as_json:
         print_json(output.content(comparison, predicted, replicas, least))
         return

@@ -10,7 +10,7 @@ import click
 
 from policy.baseline_policies import FORMS, reference_policy
 from policy.batching_policy import BatchingPolicy
-from policy.errors import InvalidInputError, file_errors
+from policy.errors import InvalidInputError
 from policy.objective import Objective, ServiceLevelObjective, Weights
 from policy.optimization import solve
 from policy.profile import Profile
@@ -190,8 +190,7 @@ def _export(
         settings = BatchingSettings(objective="sla")
         service = service_model(profile, sla, TryDelays(retries=RETRIES), settings)
         profile, objective = service.profile, service.objective
-    with file_errors(f"--export {path}"):
-        TableFile(profile, objective, solve_table(profile, objective)).save(path)
+    TableFile(profile, objective, solve_table(profile, objective)).save(path)
     say(f"Policies of all arrival rates written to {path}.")
 
 
@@ -200,14 +199,13 @@ def _plot(path: Path, solution: Solution) -> None:
 
     objective = solution.objective
     try:
-        with file_errors(f"--plot {path}"):
-            save_report(
-                path,
-                solution.profile,
-                solution.arrival_rate_per_s,
-                solution.policy,
-                objective if isinstance(objective, ServiceLevelObjective) else None,
-            )
+        save_report(
+            path,
+            solution.profile,
+            solution.arrival_rate_per_s,
+            solution.policy,
+            objective if isinstance(objective, ServiceLevelObjective) else None,
+        )
     except ValueError as error:
         raise InvalidInputError(f"--plot {path}: {error}") from error
     say(f"Plot written to {path}.")

@@ -11,7 +11,6 @@ from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.access.tokens import hash_token, make_token
 from deployments.config.user_config import Scope, TokenConfig
 from deployments.config.validation import validate
-from policy.errors import file_errors
 from sojourn.output import json_option, print_json
 
 
@@ -74,7 +73,6 @@ def command(
 
 
 def _write(file: Path, token: str) -> None:
-    with file_errors(f"--file: cannot create {file}"):
-        descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    descriptor = os.open(file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
     with os.fdopen(descriptor, "w") as opened:
         opened.write(f"{token}\n")

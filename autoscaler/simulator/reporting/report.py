@@ -16,7 +16,6 @@ from autoscaler.simulator.reporting.comparison import (
 )
 from autoscaler.simulator.results import WINDOW_S
 from autoscaler.sizing.service_estimator import ServicePrediction
-from policy.errors import file_errors
 
 
 def render(
@@ -63,11 +62,6 @@ def environment() -> Environment:
         "number": lambda value: "-" if value is None else three_digits(value),
     }
     return pages
-
-
-def write_page(path: str | Path, page: str) -> None:
-    with file_errors(f"report {path}"):
-        Path(path).write_text(page, encoding="utf-8")
 
 
 def _percentiles(comparison: Comparison) -> list[str]:

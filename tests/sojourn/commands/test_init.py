@@ -38,7 +38,7 @@ def test_the_files_are_valid_and_written_once(tmp_path, capsys, monkeypatch, ref
     (folder / "model.py").write_text("mine")
     assert "has README.md, test_model.py, model.py, serve.yaml already" in refused("init", folder)
     assert (folder / "model.py").read_text() == "mine"
-    assert "cannot write" in refused("init", folder / "model.py" / "below")
+    assert "model.py/below: Not a directory" in refused("init", folder / "model.py" / "below")
 
 
 @pytest.mark.slow

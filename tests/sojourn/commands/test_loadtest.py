@@ -79,5 +79,5 @@ def test_results_that_cannot_be_written_are_printed(capsys, as_json, monkeypatch
     assert main([*command, "--out", str(tmp_path)]) == 2
     out, said = capsys.readouterr()
     assert "requests" in out
-    assert f"sojourn: --out: cannot write to {tmp_path}: Is a directory" in said
+    assert f"sojourn: {tmp_path}/report.json: Is a directory" in said
     assert as_json(*command)["sla_met"] is True

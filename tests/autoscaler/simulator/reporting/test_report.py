@@ -2,8 +2,7 @@ import re
 
 import pytest
 
-from autoscaler.simulator.reporting.report import render, write_page
-from policy.errors import InvalidInputError
+from autoscaler.simulator.reporting.report import render
 from tests.support.autoscaling.simulated_runs import comparison
 from tests.support.html_pages import check_whole
 
@@ -29,8 +28,3 @@ def test_the_page_is_whole_and_has_the_numbers_of_each_autoscaler():
     assert ray[2:8] == ["missed", "75.0%", "0%", "0.208", "0.71×", "7.50"]
     assert ray[-2] == "1,500"
     assert row_of(text, "oracle")[1:5] == ["kept", "100%", "100%", "0.292"]
-
-
-def test_a_file_that_cannot_be_written_is_reported(tmp_path):
-    with pytest.raises(InvalidInputError, match="no-such-folder"):
-        write_page(tmp_path / "no-such-folder" / "out.html", "")
