@@ -21,6 +21,7 @@ from deployments.access.web_pages import is_loopback
 from deployments.errors import BadRequestError, StartError
 from deployments.grpc import open_inference_pb2 as messages
 from deployments.grpc.translation import grpc_response, http_body
+from deployments.http.signature import MAX_TIMEOUT_MS
 
 #: Metadata that becomes header fields of the HTTP request.
 FORWARDED = frozenset(
@@ -81,7 +82,8 @@ class Front:
         fields = {_HEADER_LENGTH: str(header_length)}
         left_s = context.time_remaining()
         if left_s is not None:
-            fields["X-Request-Timeout-Ms"] = f"{max(1.0, 1e3 * left_s):.0f}"
+            timeout_ms = min(max(1.0, 1e3 * left_s), MAX_TIMEOUT_MS)
+            fields["X-Request-Timeout-Ms"] = f"{timeout_ms:.0f}"
         path = f"{_model_path(request.model_name, request.model_version)}/infer"
         status, answer, headers = await self._ask("POST", path, context, body, fields)
         if status != 200:
