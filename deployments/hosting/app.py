@@ -23,7 +23,7 @@ from deployments.errors import (
 from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.version import State
 from deployments.http.answers import Answer, check_method, json_answer
-from deployments.http.app import InferenceApp
+from deployments.http.app import InferenceApp, path_of
 from deployments.http.request_body import read_body
 from deployments.http.request_head import AUTHORIZATION
 from deployments.modelstore.errors import StoreFullError, UnknownModelError
@@ -53,7 +53,7 @@ class HostingApp(InferenceApp):
         """Send a model's requests to another service from now on."""
         app = self._apps.get(service.model_name)
         if app is not None:
-            app.use(service)
+            app.service = service
 
     @property
     def concurrency(self) -> int | None:
@@ -76,7 +76,7 @@ class HostingApp(InferenceApp):
         arrival_s: float,
         info: RequestInfo,
     ) -> Answer:
-        path = scope["path"].removeprefix(scope.get("root_path", "")).rstrip("/")
+        path = path_of(scope)
         if path == "/v2/repository/index":
             info.token = self.admit_client(fields, OPERATIONS)
             check_method(scope["method"], "POST")
@@ -88,6 +88,7 @@ class HostingApp(InferenceApp):
         if model is None or model[1] not in self._repository.names:
             return await super()._route(scope, fields, receive, arrival_s, info)
         name, version, verb = model.groups()
+        info.model = name
         if self._repository.on_demand and verb != "/ready":
             arrival_s = await self._load_on_demand(name, fields, arrival_s)
         with self._repository.using(name, version) as service:

@@ -12,12 +12,16 @@ TRACEPARENT = b"traceparent"
 
 @dataclass(slots=True)
 class RequestInfo:
-    """One HTTP request; its `traceparent` is unchecked, `token` is the name of the one it had."""
+    """One HTTP request; its `traceparent` is unchecked, `token` is the name of the one it had.
+
+    `model` is that of its path where there are several.
+    """
 
     request_id: bytes
     traceparent: bytes | None = None
     token: str | None = None
     trace: RequestTrace | None = None
+    model: str | None = None
 
 
 class RequestIds:

@@ -56,7 +56,7 @@ class RequestLog:
             return
         line: dict[str, object] = {
             "event": "request_failed",
-            "model": self._model,
+            "model": info.model or self._model,
             "status": status,
             "error": str(error),
             "request_id": info.request_id.decode("latin-1"),

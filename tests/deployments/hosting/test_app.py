@@ -1,5 +1,6 @@
 import asyncio
 import hashlib
+import json
 import threading
 
 import httpx
@@ -46,6 +47,16 @@ async def test_each_model_answers_under_its_name_and_version():
         policy = (await client.get("/sojourn/policy")).json()
         assert (policy["model"], policy["models"]["b"]["model"]) == ("a", "b")
         assert [row["name"] for row in policy["repository"]] == ["a", "b"]
+
+
+async def test_a_line_of_the_log_names_the_model_that_its_request_is_for(caplog):
+    """It named the first model, whatever the request was for."""
+    caplog.set_level("INFO", "sojourn.requests")
+    async with hosted("a", "b") as models, client_of(models) as client:
+        for name in ("b", "a"):
+            assert (await client.post(f"/v2/models/{name}/infer", json={})).status_code == 400
+    logged = [json.loads(one) for one in caplog.messages if "request_failed" in one]
+    assert [line["model"] for line in logged] == ["b", "a"]
 
 
 async def test_the_index_lists_all_models_or_those_that_are_ready():
