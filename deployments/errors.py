@@ -71,10 +71,13 @@ class RequestError(SojournError):
         HTTP status code of the response.
     reason : str or None
         Of a refusal: why, for programs, in the header ``X-Sojourn-Reason``.
+    retry_after_s : int
+        Of status 429 or 503: when the client may try again, for the ``Retry-After`` header.
     """
 
     status = 500
     reason: str | None = None
+    retry_after_s = 1
 
 
 class BadRequestError(RequestError):
@@ -177,13 +180,7 @@ class CrowdedOutError(RequestError):
 
 
 class RateLimitedError(RequestError):
-    """The request's token has used its rate; HAProxy does not try another replica.
-
-    Parameters
-    ----------
-    retry_after_s : int
-        When the next request is allowed, for the ``Retry-After`` header.
-    """
+    """The request's token has used its rate; HAProxy does not try another replica."""
 
     status = 429
     reason = "rate_limit"

@@ -19,9 +19,9 @@ from deployments.errors import (
     ForbiddenError,
     MethodNotAllowedError,
     ModelError,
-    RateLimitedError,
     RequestError,
     UnauthorizedError,
+    UnsupportedEncodingError,
 )
 from deployments.haproxy.refusals import REASON_HEADER
 from deployments.http.inference_protocol import InferenceRequest
@@ -37,13 +37,6 @@ Answer = tuple[int, bytes, Headers]
 
 JSON = (b"content-type", b"application/json")
 BINARY = (b"content-type", b"application/octet-stream")
-
-#: Extra header of error responses, by status.
-_ERROR_HEADERS = {
-    415: (b"accept-encoding", b"gzip, deflate"),
-    429: (b"retry-after", b"1"),
-    503: (b"retry-after", b"1"),
-}
 
 _quoting = reprlib.Repr()
 _quoting.maxstring = 120
@@ -75,12 +68,12 @@ def error_answer(error: RequestError) -> Answer:
         headers.append((REASON_HEADER, error.reason.encode()))
     if isinstance(error, UnauthorizedError | ForbiddenError):
         headers.append((b"www-authenticate", error.challenge.encode()))
-    elif isinstance(error, RateLimitedError):
-        headers.append((b"retry-after", b"%d" % error.retry_after_s))
-    elif error.status in _ERROR_HEADERS:
-        headers.append(_ERROR_HEADERS[error.status])
+    elif isinstance(error, UnsupportedEncodingError):
+        headers.append((b"accept-encoding", b"gzip, deflate"))
     elif isinstance(error, MethodNotAllowedError):
         headers.append((b"allow", ", ".join(error.allowed).encode()))
+    elif error.status in (429, 503):
+        headers.append((b"retry-after", b"%d" % error.retry_after_s))
     return error.status, orjson.dumps({"error": str(error)}), headers
 
 

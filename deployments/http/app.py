@@ -42,12 +42,13 @@ from deployments.http.inference_protocol import parse_request, too_much_json
 from deployments.http.request_body import SMALL_BODY_BYTES, Reservation, read_body
 from deployments.http.request_head import (
     AUTHORIZATION,
+    CONTENT_LENGTH,
+    HEADER_LENGTH,
     MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
     accepts_gzip,
     check_single_valued,
-    read_content_length,
-    read_header_length,
+    read_length,
     read_priority,
     read_timeout_ms,
 )
@@ -65,15 +66,6 @@ def path_of(scope: AsgiScope) -> str:
     """Return the path of a request, without the application's prefix and slashes at its end."""
     path: str = scope["path"]
     return path.removeprefix(scope.get("root_path", "")).rstrip("/")
-
-
-async def lifespan(receive: Receive, send: Send) -> None:
-    """Answer the events of a server that starts and stops, until it has stopped."""
-    while True:
-        message = await receive()
-        await send({"type": f"{message['type']}.complete"})
-        if message["type"] == "lifespan.shutdown":
-            return
 
 
 def _until_disconnect(receive: Receive) -> Receive:
@@ -108,7 +100,7 @@ async def _no_autoscaler() -> Mapping[str, Any]:
 
 
 class InferenceApp:
-    """ASGI app for one `Service`.
+    """ASGI app for one `Service`, which another of the same model may replace.
 
     `server_version` is what ``GET /v2`` reports, `autoscaler` returns the content of ``GET
     /sojourn/autoscaler``, and `more` the answers of further paths. `infer_path` is without the
@@ -124,21 +116,14 @@ class InferenceApp:
         replica: str = "",
     ) -> None:
         self.service = service
-        self.console = Console(
-            *(self.reports, autoscaler, replica or f"process {os.getpid()}", self.planning)
-        )
+        replica = replica or f"process {os.getpid()}"
+        self.console = Console(self.reports, autoscaler, replica, self.planning)
         self.infer_path = f"/v2/models/{service.model_name}/infer"
         self.outcomes = Outcomes(service.model_name)
-        totals = self.outcomes.totals
         self.haproxies = HaproxyPeers()
-        self.unread_answers = UnreadAnswers(service.bodies.limit_bytes)
-        self._resources = Resources(service, server_version, autoscaler, totals, more)
+        self.unread_answers = UnreadAnswers()
+        self._resources = Resources(server_version, autoscaler, self.outcomes.totals, more)
         self.request_ids = RequestIds()
-
-    def use(self, service: Service) -> None:
-        """Answer requests that begin from now on by another service of the same model."""
-        self.service = service
-        self._resources.use(service)
 
     @property
     def concurrency(self) -> int | None:
@@ -172,12 +157,9 @@ class InferenceApp:
         return calls_for_model(self.reports(), content)
 
     async def __call__(self, scope: AsgiScope, receive: Receive, send: Send) -> None:
-        """Answer one HTTP request, or the server's lifespan events."""
-        if scope["type"] == "lifespan":
-            await lifespan(receive, send)
-            return
+        """Answer one HTTP request."""
         if scope["type"] != "http":
-            return
+            return  # for a lifespan, uvicorn then takes the app as started
         receive = _until_disconnect(receive)
         # Other servers than `InferenceProtocol` do not say when it could have been read.
         arrival_s = scope.get(ARRIVAL) or time.monotonic()
@@ -226,8 +208,10 @@ class InferenceApp:
         if self.console.has(path):
             slash = scope["path"].endswith("/")
             return await self.console.answer(method, path, fields, receive, slash=slash)
-        if path != self.infer_path and not self._resources.names_inference(path):
-            return await self._resources.answer(method, path)
+        if path != self.infer_path:
+            resource = await self._resources.answer(self.service, method, path)
+            if resource is not None:
+                return resource
         check_method(method, "POST")
         try:
             answer = await self._infer(scope, fields, receive, arrival_s, info)
@@ -241,9 +225,9 @@ class InferenceApp:
 
     def admit_client(self, fields: Mapping[bytes, bytes], scope: Scope | None) -> str | None:
         """Admit a request, as `AccessControl.admit` does."""
-        access = self.service.access
-        is_page = access.local_only and is_foreign(fields)
-        return access.admit(fields.get(AUTHORIZATION), scope, time.monotonic(), is_foreign=is_page)
+        return self.service.access.admit(
+            fields.get(AUTHORIZATION), scope, time.monotonic(), is_foreign=is_foreign(fields)
+        )
 
     async def _stream(
         self,
@@ -275,10 +259,10 @@ class InferenceApp:
         service = self.service
         if len(fields) < len(scope["headers"]):
             check_single_valued(scope["headers"])
-        header_length = read_header_length(fields)
+        header_length = read_length(fields, HEADER_LENGTH)
         timeout_ms, priority = read_timeout_ms(fields), read_priority(fields)
         service.access.check_priority(info.token, priority)
-        length = read_content_length(fields) or 0
+        length = read_length(fields, CONTENT_LENGTH) or 0
         if header_length is None and MAX_JSON_BYTES < length <= service.max_body_bytes:
             raise too_much_json()
         if length > SMALL_BODY_BYTES:

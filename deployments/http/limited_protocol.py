@@ -220,7 +220,8 @@ class LimitedProtocol(HttpToolsProtocol):
         """Wait for the client to read its answers, within limits."""
         super().pause_writing()
         if self._app is not None:
-            self._app.unread_answers.add(self.transport)
+            limit_bytes = self._app.service.bodies.limit_bytes
+            self._app.unread_answers.add(self.transport, limit_bytes)
         self._wait_for_reader()
 
     def resume_writing(self) -> None:

@@ -13,7 +13,7 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Receive
 
 from deployments.errors import BadRequestError, BusyError, TooLargeError, UnsupportedEncodingError
-from deployments.http.request_head import CONTENT_ENCODING, read_content_length
+from deployments.http.request_head import CONTENT_ENCODING, CONTENT_LENGTH, read_length
 
 #: zlib's `wbits` of each coding: a gzip header, or zlib's own header, which "deflate" means.
 _WINDOW_BITS = {b"gzip": 31, b"x-gzip": 31, b"deflate": 15}
@@ -128,7 +128,7 @@ async def read_body(
     compressed = coding not in (b"", b"identity")
     if compressed and coding not in _WINDOW_BITS:
         raise UnsupportedEncodingError("Content-Encoding must be gzip, deflate or identity")
-    size = announced = read_content_length(fields) or 0
+    size = announced = read_length(fields, CONTENT_LENGTH) or 0
     chunks: list[bytes] = []
     received = 0
     while size <= max_body_bytes:

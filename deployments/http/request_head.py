@@ -23,7 +23,7 @@ REQUEST_ID = b"x-request-id"
 AUTHORIZATION = b"authorization"
 ACCEPT_ENCODING = b"accept-encoding"
 CONTENT_ENCODING = b"content-encoding"
-_CONTENT_LENGTH = b"content-length"
+CONTENT_LENGTH = b"content-length"
 _PRIORITY = b"x-request-priority"
 _TIMEOUT_MS = b"x-request-timeout-ms"
 #: The rest of a longer request id is cut off.
@@ -34,7 +34,7 @@ MAX_FIELDS = 256
 
 #: Fields that change how a request is handled, so two different values would be ambiguous.
 _SINGLE_VALUED = (
-    *(CONTENT_ENCODING, _CONTENT_LENGTH, HEADER_LENGTH, _PRIORITY, _TIMEOUT_MS),
+    *(CONTENT_ENCODING, CONTENT_LENGTH, HEADER_LENGTH, _PRIORITY, _TIMEOUT_MS),
     AUTHORIZATION,
 )
 #: An unsigned JSON number; float() accepts more than that.
@@ -184,12 +184,12 @@ def parse_head(head: bytes, path: bytes) -> RequestHead | None:
         return None
     try:
         check_single_valued(headers)
-        body_length, request_id = read_content_length(fields), fields.get(REQUEST_ID)
+        body_length, request_id = read_length(fields, CONTENT_LENGTH), fields.get(REQUEST_ID)
         if body_length is None:
             return None
         return RequestHead(
             body_length,
-            read_header_length(fields),
+            read_length(fields, HEADER_LENGTH),
             read_timeout_ms(fields),
             read_priority(fields),
             request_id and request_id[:MAX_REQUEST_ID_BYTES],
@@ -210,16 +210,6 @@ def check_single_valued(headers: Iterable[tuple[bytes, bytes]]) -> None:
             raise BadRequestError(
                 f"the header {name.decode()} is given more than once, with different values"
             )
-
-
-def read_header_length(fields: Mapping[bytes, bytes]) -> int | None:
-    """Return the length of the body's JSON part in bytes, or None if the header is absent."""
-    return _read_length(fields, HEADER_LENGTH)
-
-
-def read_content_length(fields: Mapping[bytes, bytes]) -> int | None:
-    """Return the length of the body in bytes, or None if the header is absent."""
-    return _read_length(fields, _CONTENT_LENGTH)
 
 
 def read_timeout_ms(fields: Mapping[bytes, bytes]) -> float | None:
@@ -244,7 +234,7 @@ def read_priority(fields: Mapping[bytes, bytes]) -> int:
     )
 
 
-def _read_length(fields: Mapping[bytes, bytes], name: bytes) -> int | None:
+def read_length(fields: Mapping[bytes, bytes], name: bytes) -> int | None:
     """Return a header field that is a number of bytes, or None if it is absent."""
     value = fields.get(name)
     if value is None:

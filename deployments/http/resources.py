@@ -32,54 +32,49 @@ class Resources:
 
     def __init__(
         self,
-        service: Service,
         server_version: str,
         autoscaler: Callable[[], Awaitable[Mapping[str, Any]]],
         totals: RequestTotals,
         more: Mapping[str, Callable[[], Answer]] | None = None,
     ) -> None:
-        self._service = service
         self._server_version = server_version
         self._autoscaler = autoscaler
         self._totals = totals
         self._more = more or {}
 
-    def use(self, service: Service) -> None:
-        """Describe another service of the same model from now on."""
-        self._service = service
-
-    async def answer(self, method: str, path: str) -> Answer:
+    async def answer(self, service: Service, method: str, path: str) -> Answer | None:
         """Return the answer to a request for one of them, or raise a `RequestError`.
 
-        The path is without the application's prefix, and without slashes at its end.
+        The path is without the application's prefix, and without slashes at its end. None: it is
+        that of inference by the service.
         """
-        service = self._service
         if path == "/sojourn/autoscaler":
             check_method(method, *_READ_METHODS)
             return json_answer(await self._autoscaler())
         if path == "/v2/repository/index":
             check_method(method, "POST")
-            return json_answer([self._index_entry()])
+            return json_answer([_index_entry(service)])
         # Triton's path for the statistics of all models, unless that is what the model is called.
         all_models = path == "/v2/models/stats" and service.model_name != "stats"
         found = None if all_models else _MODEL_PATH.fullmatch(path)
         if found is None:
-            answer = self._server_answer(path)
+            answer = self._server_answer(service, path)
             check_method(method, *_READ_METHODS)
             return answer
         name, version, verb = found.groups()
-        self._check_model(name, version)
+        _check_model(service, name, version)
+        if verb == "infer":
+            return None
         check_method(method, *_READ_METHODS)
         if verb == "ready":
-            return self._readiness_answer({"name": name})
+            return _readiness_answer(service, {"name": name})
         if verb == "config":
-            return json_answer(self._config())
+            return json_answer(_config(service))
         if verb == "stats":
-            return json_answer(self._statistics())
-        return json_answer(self._metadata())
+            return json_answer(self._statistics(service))
+        return json_answer(_metadata(service))
 
-    def _server_answer(self, path: str) -> Answer:
-        service = self._service
+    def _server_answer(self, service: Service, path: str) -> Answer:
         if path in self._more:
             return self._more[path]()
         match path:
@@ -94,11 +89,11 @@ class Resources:
             case "/v2/health/live":
                 return json_answer({"live": True})
             case "/v2/health/ready":
-                return self._readiness_answer({})
+                return _readiness_answer(service, {})
             case "/v2/models":
                 return json_answer({"models": [service.model_name]})
             case "/v2/models/stats":
-                return json_answer(self._statistics())
+                return json_answer(self._statistics(service))
             case "/sojourn/policy":
                 return json_answer(service.explain())
             case "/sojourn/example":
@@ -109,78 +104,66 @@ class Resources:
         model_path = f"/v2/models/{service.model_name}"
         raise NotFoundError(f"there is no path {quote(path or '/')}; the model is at {model_path}")
 
-    def names_inference(self, path: str) -> bool:
-        """Return whether a path is one of inference requests to the model.
-
-        `NotFoundError` if it is one of another model or version.
-        """
-        found = _MODEL_PATH.fullmatch(path)
-        if found is None or found[3] != "infer":
-            return False
-        self._check_model(found[1], found[2])
-        return True
-
-    def _check_model(self, name: str, version: str | None) -> None:
-        service = self._service
-        if name != service.model_name:
-            raise NotFoundError(
-                f"there is no model {quote(name)}; this service has {service.model_name!r}"
-            )
-        if version is not None and version != service.model_version:
-            raise NotFoundError(
-                f"model {name!r} has no version {quote(version)}; "
-                f"its version is {service.model_version!r}"
-            )
-
-    def _readiness_answer(self, content: Mapping[str, Any]) -> Answer:
-        ready = self._service.ready
-        return json_answer({**content, "ready": ready}, 200 if ready else 503)
-
-    def _index_entry(self) -> Mapping[str, Any]:
-        service, ready = self._service, self._service.ready
-        return {
-            "name": service.model_name,
-            "version": service.model_version,
-            "state": "READY" if ready else "UNAVAILABLE",
-            "reason": "" if ready else "it is starting or stopping, or its device hangs",
-        }
-
-    def _metadata(self) -> Mapping[str, Any]:
-        service = self._service
-        return {
-            "name": service.model_name,
-            "versions": [service.model_version],
-            "platform": service.platform,
-            "inputs": _tensor_metadata(service.signature.inputs),
-            "outputs": _tensor_metadata(service.signature.outputs),
-        }
-
-    def _config(self) -> Mapping[str, Any]:
-        """Return the model's configuration, as Triton names it.
-
-        Triton's largest batch is also the most rows of a request, and that is what its clients take
-        it for. The batcher divides larger requests.
-        """
-        service = self._service
-        return {
-            "name": service.model_name,
-            "platform": service.platform,
-            "backend": service.platform,
-            "max_batch_size": service.signature.max_rows,
-            "input": [_triton_tensor(spec) for spec in service.signature.inputs],
-            "output": [_triton_tensor(spec) for spec in service.signature.outputs],
-            "dynamic_batching": {
-                "priority_levels": service.signature.priorities.levels,
-                "default_priority_level": service.signature.priorities.levels,
-            },
-        }
-
-    def _statistics(self) -> Mapping[str, Any]:
-        service = self._service
+    def _statistics(self, service: Service) -> Mapping[str, Any]:
         totals = self._totals.describe(
             service.model_name, service.model_version, service.batch_totals
         )
         return {"model_stats": [totals]}
+
+
+def _check_model(service: Service, name: str, version: str | None) -> None:
+    if name != service.model_name:
+        raise NotFoundError(
+            f"there is no model {quote(name)}; this service has {service.model_name!r}"
+        )
+    if version is not None and version != service.model_version:
+        raise NotFoundError(
+            f"model {name!r} has no version {quote(version)}; "
+            f"its version is {service.model_version!r}"
+        )
+
+
+def _readiness_answer(service: Service, content: Mapping[str, Any]) -> Answer:
+    return json_answer({**content, "ready": service.ready}, 200 if service.ready else 503)
+
+
+def _index_entry(service: Service) -> Mapping[str, Any]:
+    return {
+        "name": service.model_name,
+        "version": service.model_version,
+        "state": "READY" if service.ready else "UNAVAILABLE",
+        "reason": "" if service.ready else "it is starting or stopping, or its device hangs",
+    }
+
+
+def _metadata(service: Service) -> Mapping[str, Any]:
+    return {
+        "name": service.model_name,
+        "versions": [service.model_version],
+        "platform": service.platform,
+        "inputs": _tensor_metadata(service.signature.inputs),
+        "outputs": _tensor_metadata(service.signature.outputs),
+    }
+
+
+def _config(service: Service) -> Mapping[str, Any]:
+    """Return the model's configuration, as Triton names it.
+
+    Triton's largest batch is also the most rows of a request, and that is what its clients take it
+    for. The batcher divides larger requests.
+    """
+    return {
+        "name": service.model_name,
+        "platform": service.platform,
+        "backend": service.platform,
+        "max_batch_size": service.signature.max_rows,
+        "input": [_triton_tensor(spec) for spec in service.signature.inputs],
+        "output": [_triton_tensor(spec) for spec in service.signature.outputs],
+        "dynamic_batching": {
+            "priority_levels": service.signature.priorities.levels,
+            "default_priority_level": service.signature.priorities.levels,
+        },
+    }
 
 
 def _tensor_metadata(specs: Sequence[TensorSpec]) -> list[Mapping[str, Any]]:

@@ -162,7 +162,7 @@ def claimed_rows(body: bytes, max_rows: int, start: int = 0) -> int:
 
 
 class JsonGuard:
-    """Check the JSON of requests for a model."""
+    """Check the JSON of requests for a model, from `CHECKED_FROM_BYTES` on."""
 
     def __init__(self, inputs: Sequence[TensorSpec], max_rows: int) -> None:
         self._has_texts = any(spec.datatype == "BYTES" for spec in inputs)
@@ -176,8 +176,6 @@ class JsonGuard:
         `BadRequestError` or `TooLargeError` if it has more lists, objects, strings or values than
         any.
         """
-        if len(text) < CHECKED_FROM_BYTES:
-            return
         texts = 0
         if self._has_texts:  # brackets in texts are not lists
             text = text.replace(rb"\\", b"").replace(rb"\"", b"")
@@ -223,11 +221,6 @@ class Signature:
     def json_guard(self) -> JsonGuard:
         """Reject JSON that cannot be a valid request, before it is parsed."""
         return JsonGuard(self.inputs, self.max_rows)
-
-    @property
-    def body_limit_bytes(self) -> int:
-        """The size of body that must be allowed, in bytes; see `deployments.http.signature`."""
-        return body_limit_bytes(self.inputs, self.max_rows)
 
     @cached_property
     def input_codecs(self) -> Mapping[str, TensorCodec]:

@@ -13,11 +13,10 @@ HELD_BY_HAPROXY_S = 30.0
 class UnreadAnswers:
     """The connections whose clients read slower than they are answered.
 
-    If more than `limit_bytes` is unread, those are broken off that have waited longest.
+    If too much is unread, those are broken off that have waited longest.
     """
 
-    def __init__(self, limit_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         #: When connections were broken off.
         self._broken_off_s: deque[float] = deque()
@@ -32,12 +31,15 @@ class UnreadAnswers:
             broken_off_s.popleft()
         return len(self._waiting) + len(broken_off_s)
 
-    def add(self, transport: asyncio.Transport) -> None:
-        """Record a connection whose client does not keep up; `remove` ends that."""
+    def add(self, transport: asyncio.Transport, limit_bytes: int) -> None:
+        """Record a connection whose client does not keep up, and keep to the limit.
+
+        `remove` ends that.
+        """
         self.remove(transport)
         self._waiting[transport] = transport.get_write_buffer_size()
         self._bytes += self._waiting[transport]
-        while self._bytes > self._limit_bytes and len(self._waiting) > 1:
+        while self._bytes > limit_bytes and len(self._waiting) > 1:
             slowest = next(iter(self._waiting))
             self.remove(slowest)
             slowest.abort()

@@ -20,7 +20,7 @@ from deployments.control.observations import Observations, ReplicaObserver
 from deployments.control.policy_controller import PolicyController, check_feasible
 from deployments.haproxy.stats import ProxyReport
 from deployments.http.request_body import default_limit_bytes
-from deployments.http.signature import PriorityLevels, Signature
+from deployments.http.signature import PriorityLevels, Signature, body_limit_bytes
 from deployments.models.base import EnergyMeter, Model
 from deployments.models.example_request import example_request
 from deployments.models.threads import limit_threads, threads_in_use
@@ -154,7 +154,9 @@ class InferenceService(BatchedService):
             limits.max_rows_per_request,
             PriorityLevels(levels),
         )
-        self.max_body_bytes = limits.max_body_bytes or self.signature.body_limit_bytes
+        self.max_body_bytes = limits.max_body_bytes or body_limit_bytes(
+            self._model.inputs, limits.max_rows_per_request
+        )
         self.receive_timeout_s = limits.expert.receive_timeout_s
         self.bodies.limit_bytes = limits.expert.max_bytes_in_flight or default_limit_bytes()
         self._max_timeout_ms = limits.expert.max_timeout_ms

@@ -247,6 +247,18 @@ async def test_a_client_that_reads_nothing_of_its_answer_is_left(protocol, trans
 
 
 @connected
+async def test_the_limit_of_unread_answers_is_the_one_in_force(protocol, transport):
+    """A changed limit held for bodies only."""
+    app = protocol.hosted.app
+    slow = mock.Mock(**{"get_write_buffer_size.return_value": 90_000})
+    app.unread_answers.add(slow, app.service.bodies.limit_bytes)
+    app.service.bodies.limit_bytes = 100_000
+    transport.unread_bytes = 90_000
+    protocol.pause_writing()
+    slow.abort.assert_called_once()
+
+
+@connected
 async def test_a_client_that_never_reads_its_small_answers_is_left(protocol, transport):
     """Pipelined requests whose answers fill no buffer held a connection for ever."""
     protocol.data_received(GOOD * 3)

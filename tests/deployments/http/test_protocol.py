@@ -218,7 +218,7 @@ async def test_each_haproxy_is_told_how_many_to_send(http):
         slow = mock.Mock(**{"get_write_buffer_size.return_value": 1 << 20})
         with fixed_concurrency(served.service.batcher.core, 40):
             assert await limit(*(f"x-sojourn-{name}: 999999999" for name in names)) == 40
-            app.unread_answers.add(slow)
+            app.unread_answers.add(slow, 1 << 30)
             assert await limit() == 41
             app.unread_answers.remove(slow)
             assert await limit() == 40
@@ -270,7 +270,7 @@ async def test_without_a_hosted_app_everything_goes_to_asgi():
 @given(st.lists(st.tuples(st.integers(0, 4), st.integers(0, 60)), max_size=20))
 def test_unread_answers_are_bounded_and_the_slowest_reader_goes_first(steps):
     now_s = 0.0
-    unread, waiting, broken_off = UnreadAnswers(100, lambda: now_s), dict[int, int](), 0
+    unread, waiting, broken_off = UnreadAnswers(lambda: now_s), dict[int, int](), 0
     transports = [mock.Mock() for _ in range(5)]
     for client, size in steps:
         transports[client].get_write_buffer_size.return_value = size
@@ -279,7 +279,7 @@ def test_unread_answers_are_bounded_and_the_slowest_reader_goes_first(steps):
             unread.remove(transports[client])
             continue
         waiting[client] = size
-        unread.add(transports[client])
+        unread.add(transports[client], 100)
         while sum(waiting.values()) > 100:
             slowest = next(iter(waiting))
             del waiting[slowest]

@@ -1,3 +1,5 @@
+from functools import partial
+
 import httptools
 import pytest
 from hypothesis import given, settings
@@ -11,8 +13,7 @@ from deployments.http.request_head import (
     RequestHead,
     accepts_gzip,
     check_single_valued,
-    read_content_length,
-    read_header_length,
+    read_length,
     read_priority,
     read_timeout_ms,
 )
@@ -51,14 +52,14 @@ def test_a_head_with_two_lines_of_a_kind_leaves_nothing_of_them_behind():
     assert traceparent == b"00-ab"
 
 
+LENGTH = partial(read_length, name=b"content-length")
 WRONG_LENGTHS = [b"-1", b"+1", b"1_0", b"1.5", b"x", b"", b" 1", b"9" * 5000, b"\xb2"]
 
 
 @pytest.mark.parametrize(
     ("name", "read", "right", "wrong"),
     [
-        (b"content-length", read_content_length, {b"7": 7}, WRONG_LENGTHS),
-        (b"inference-header-content-length", read_header_length, {b"7": 7}, WRONG_LENGTHS),
+        (b"content-length", LENGTH, {b"7": 7}, WRONG_LENGTHS),
         (
             b"x-request-timeout-ms",
             read_timeout_ms,
