@@ -117,6 +117,14 @@ class Stage:
                 0 <= self.max_wait_ms < math.inf,
                 f"max_wait_ms must be a finite number of at least 0, not {self.max_wait_ms!r}",
             ),
+            (
+                not self.max_wait_ms or (size is not None and size > 1),
+                "max_wait_ms needs a batch_size above 1",
+            ),
+            (
+                self.place != "loop" or self.hang_after_s == Stage.hang_after_s,
+                "hang_after_s is of a worker; with a stage of place loop the event loop hangs",
+            ),
             (self.hang_after_s > 0, f"hang_after_s must be above 0, not {self.hang_after_s!r}"),
             (
                 self.device in DEVICES,

@@ -2,35 +2,21 @@
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
-from deployments.pipelines.core.errors import StageError, WorkerLostError
 from deployments.pipelines.core.graph import compile_steps
-from deployments.pipelines.core.items import (
-    BatchFailure,
-    Flow,
-    Item,
-    ItemFailure,
-    Outcome,
-    StageBatch,
-    WorkerLoss,
-)
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
-from deployments.pipelines.workers.factory import make_workers
+from deployments.pipelines.pipeline import Pipeline
 from deployments.profiling.measure import fit_quantiles
-from policy.batcher.requests import Batch, StartReason
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 
 #: Minimum time and number of batches per batch size.
 _SECONDS, _LEAST_RUNS = 0.2, 5
-
-Run = Callable[[Any, int], Awaitable[tuple[Any, float]]]
 
 
 async def measure_profiles(
@@ -77,13 +63,19 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
     largest = stage.batch_size or 1
     sizes = [2**power for power in range(largest.bit_length()) if 2**power < largest] + [largest]
     times_by_size: dict[int, list[float]] = {}
-    async with _single_worker(stage) as run:
-        result, _ = await run(item, 1)  # warms up
+    cpus = None if stage.cpus is None else stage.cpus[:1]
+    alone = replace(stage, workers=1, cpus=cpus, profile=None, policy=None, max_wait_ms=0.0)
+    async with Pipeline([alone], max_pending=largest) as pipeline:
+        result = await pipeline.predict(item)  # warms up
+        (core,) = pipeline.core.stages
         for size in sizes:
             times_ms: list[float] = []
             end_s = time.monotonic() + seconds
             while len(times_ms) < _LEAST_RUNS or time.monotonic() < end_s:
-                times_ms.append((await run(item, size))[1])
+                before_s = core.busy_s
+                # Those of one turn of the event loop are one batch.
+                await asyncio.gather(*[pipeline.predict(item) for _ in range(size)])
+                times_ms.append(1e3 * (core.busy_s - before_s))
             times_by_size[size] = times_ms
     medians_ms = [float(np.median(times_ms)) for times_ms in times_by_size.values()]
     latency_ms = np.interp(
@@ -97,39 +89,3 @@ async def measure_stage(stage: Stage, item: Any, seconds: float) -> tuple[Profil
         ),
         result,
     )
-
-
-@asynccontextmanager
-async def _single_worker(stage: Stage) -> AsyncGenerator[Run]:
-    """Start one worker; yield a function that runs a batch of a number of equal items.
-
-    It returns the result of one of them, and the time of the batch in ms.
-    """
-    outcomes: asyncio.Queue[Outcome] = asyncio.Queue()
-    workers = make_workers(
-        replace(stage, workers=1, cpus=None if stage.cpus is None else stage.cpus[:1]),
-        lambda _, outcome: outcomes.put_nowait(outcome),
-        lambda *_: None,  # if the worker dies, its batch is lost
-    )
-
-    async def run(item: Any, size: int) -> tuple[Any, float]:
-        started_s = time.monotonic()
-        items = [Item(Flow(number, started_s), value=item) for number in range(size)]
-        workers.run(StageBatch(items, started_s, Batch((), size, StartReason.FULL)))
-        try:
-            outcome = await asyncio.wait_for(outcomes.get(), stage.hang_after_s)
-        except TimeoutError as error:
-            raise StageError(stage.name, error) from None
-        if isinstance(outcome, WorkerLoss):
-            raise StageError(stage.name, WorkerLostError(outcome.reason))
-        for result in [outcome] if isinstance(outcome, BatchFailure) else outcome:
-            if isinstance(result, BatchFailure | ItemFailure):
-                raise StageError(stage.name, result.error)
-        assert isinstance(outcome, list)
-        return outcome[0], 1e3 * (time.monotonic() - started_s)
-
-    await workers.start()
-    try:
-        yield run
-    finally:
-        await workers.close()

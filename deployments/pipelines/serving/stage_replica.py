@@ -22,7 +22,7 @@ from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.core.items import BatchFailure
 from deployments.pipelines.serving.step_config import StageConfig
 from deployments.pipelines.workers.batch_server import BatchServer, socket_folder
-from deployments.pipelines.workers.predictor import make_predictor, recipe_of
+from deployments.pipelines.workers.predictor import make_predictor
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from deployments.serving.ray_replica import call_when_draining, confine_to_node
 from deployments.serving.store_actor import use_store
@@ -61,7 +61,7 @@ class StageReplica:
         limit_threads(cpus)
         made = StageConfig.model_validate(stage).build()
         self._hang_after_s = made.hang_after_s
-        predict = make_predictor(recipe_of(made))
+        predict = make_predictor(made)
         self._server = BatchServer(predict, folder_of(version, made.name), cpus)
         call_when_draining(self._server.retire)
 

@@ -58,10 +58,10 @@ def _start(start: tuple[bytes, list[int]]) -> tuple[Predictor | None, str | None
     try:
         limit_threads(1)
         os.sched_setaffinity(0, cpus)
-        recipe = pickle.loads(pickled)
+        stage = pickle.loads(pickled)
     except BaseException as error:
         return None, f"{type(error).__name__}: {error}"
-    return construct(recipe)
+    return construct(stage)
 
 
 def run_batch(run: Predictor, requests: Arena, size: int, replies: Arena) -> int:

@@ -13,7 +13,7 @@ from deployments.errors import StartError
 from deployments.pipelines.core.items import Outcome, StageBatch, WorkerLoss
 from deployments.pipelines.core.steps import AVAILABLE_CPUS, Stage
 from deployments.pipelines.workers.pool import WorkerPool
-from deployments.pipelines.workers.predictor import Predictor, Recipe, construct, recipe_of
+from deployments.pipelines.workers.predictor import Predictor, construct
 from deployments.pipelines.workers.processes import ProcessWorker
 from deployments.pipelines.workers.replicas import ReplicaAccess, ReplicaWorkers
 from deployments.pipelines.workers.worker import OnChange, OnEnded, PooledWorker, Workers
@@ -25,20 +25,20 @@ def make_workers(
     """Return the workers of a stage, or raise `StartError` if its code cannot be pickled."""
     if replicas is not None:
         return ReplicaWorkers(stage, on_ended, on_change, replicas)
-    recipe, pickled = recipe_of(stage), b""
+    pickled = b""
     if stage.place not in ("loop", "thread"):
         try:
             # By value if necessary: a class of a notebook, or of the running script.
-            pickled = cloudpickle.dumps(recipe)
+            pickled = cloudpickle.dumps(stage)
         except Exception as error:
             reason = f"stage {stage.name!r}: cannot be sent to a process: {error}"
             raise StartError(reason) from error
 
     def make(pool: WorkerPool, cpus: list[int]) -> PooledWorker:
         if stage.place == "loop":
-            return LoopWorker(pool, recipe, cpus)
+            return LoopWorker(pool, stage, cpus)
         if stage.place == "thread":
-            return ThreadWorker(pool, recipe, cpus)
+            return ThreadWorker(pool, stage, cpus)
         return ProcessWorker(pool, pickled, cpus)
 
     cpus = [AVAILABLE_CPUS] if stage.cpus is None else [[cpu] for cpu in stage.cpus]
@@ -48,12 +48,12 @@ def make_workers(
 class LoopWorker:
     """The only worker of a stage on the event loop; if it hangs, everything hangs."""
 
-    def __init__(self, pool: WorkerPool, recipe: Recipe, cpus: list[int]) -> None:
-        self._pool, self._recipe, self.cpus = pool, recipe, cpus
+    def __init__(self, pool: WorkerPool, stage: Stage, cpus: list[int]) -> None:
+        self._pool, self._stage, self.cpus = pool, stage, cpus
         self._predict: Predictor | None = None
 
     def start(self) -> None:
-        self._predict, problem = construct(self._recipe)
+        self._predict, problem = construct(self._stage)
         if problem is None:
             self._pool.ready(self)
         else:
@@ -61,7 +61,10 @@ class LoopWorker:
 
     def run(self, batch: StageBatch) -> Outcome | None:
         assert self._predict is not None
-        return self._predict(batch.values)
+        try:
+            return self._predict(batch.values)
+        except SystemExit:
+            return WorkerLoss(f"stage {self._pool.name!r} raised SystemExit")
 
     def end(self) -> None: ...
 
@@ -71,8 +74,8 @@ class LoopWorker:
 class ThreadWorker:
     """A worker thread with its own code; a hanging one is abandoned, and ends after its batch."""
 
-    def __init__(self, pool: WorkerPool, recipe: Recipe, cpus: list[int]) -> None:
-        self._pool, self._recipe, self.cpus = pool, recipe, cpus
+    def __init__(self, pool: WorkerPool, stage: Stage, cpus: list[int]) -> None:
+        self._pool, self._stage, self.cpus = pool, stage, cpus
         self._batches: queue.SimpleQueue[StageBatch | None] = queue.SimpleQueue()
 
     def start(self) -> None:
@@ -92,7 +95,7 @@ class ThreadWorker:
     def _work(self) -> None:
         pool = self._pool
         os.sched_setaffinity(0, self.cpus)  # of this thread
-        predict, problem = construct(self._recipe)
+        predict, problem = construct(self._stage)
         if predict is None:
             self._call_soon(pool.lost, self, str(problem))
             return

@@ -2,7 +2,6 @@
 
 import pkgutil
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,43 +17,24 @@ from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
 from deployments.pipelines.core.steps import Stage
 from policy.errors import InvalidInputError, SojournError
 
-
-@dataclass(frozen=True)
-class Recipe:
-    """The code of a worker, from a `Stage`; with `lists` it takes a list of items."""
-
-    code: Any
-    options: Mapping[str, Any]
-    device: str
-    lists: bool
-    weights: str | None = None
-    share: bool = False
-
-
 Predictor = Callable[[list[Any]], "list[Any] | BatchFailure"]
 
 
-def recipe_of(stage: Stage) -> Recipe:
-    lists = stage.batch_size is not None
-    options = dict(stage.options)
-    return Recipe(stage.code, options, stage.device, lists, stage.weights, stage.share)
-
-
-def construct(recipe: Recipe) -> tuple[Predictor | None, str | None]:
+def construct(stage: Stage) -> tuple[Predictor | None, str | None]:
     try:
-        return make_predictor(recipe), None
+        return make_predictor(stage), None
     except SojournError as error:
         return None, str(error)
     except BaseException as error:  # SystemExit is a failure, too
         return None, f"{type(error).__name__}: {error}"
 
 
-def make_predictor(recipe: Recipe) -> Predictor:
+def make_predictor(stage: Stage) -> Predictor:
     """Construct a stage's code, or raise `InvalidInputError` or `StartError`."""
-    weights = WeightsLoader(recipe.weights)
+    weights = WeightsLoader(stage.weights)
     try:
-        with weights.sharing(recipe.share):
-            code = _construct(recipe, weights)
+        with weights.sharing(stage.share):
+            code = _construct(stage, weights)
     except SojournError:
         raise
     except Exception as error:
@@ -63,25 +43,28 @@ def make_predictor(recipe: Recipe) -> Predictor:
         return _list_predictor(partial(_forward, code))
     predict = getattr(code, "predict", code)
     if not callable(predict):
-        raise InvalidInputError(f"{recipe.code!r} has no method predict, and cannot be called")
-    if recipe.lists:
+        raise InvalidInputError(f"{stage.code!r} has no method predict, and cannot be called")
+    if stage.batch_size is not None:
         return _list_predictor(lambda items: predict(own(items)))
     return _item_predictor(predict)
 
 
-def _construct(recipe: Recipe, weights: WeightsLoader) -> Any:
-    code = recipe.code
-    if isinstance(code, str):
-        code = import_object(code)
+def _construct(stage: Stage, weights: WeightsLoader) -> Any:
+    code = import_object(stage.code) if isinstance(stage.code, str) else stage.code
     if not isinstance(code, type) or not issubclass(code, Model):
-        if recipe.weights is not None:
-            raise InvalidInputError("weights: only a sojourn.Model asks for them; see `share`")
-        return code(**recipe.options) if isinstance(code, type) else code
-    check_weights(code, code.__qualname__, recipe.weights)
-    if isinstance(recipe.code, str):
-        return load_model(recipe.code, recipe.options, recipe.device, weights)
-    model = code(**recipe.options)
-    load_onto(model, recipe.device, weights)
+        for name in ("weights", "device"):
+            if getattr(stage, name) != getattr(Stage, name):
+                raise InvalidInputError(f"{name}: only a sojourn.Model takes it")
+        if isinstance(code, type):
+            return code(**stage.options)
+        if stage.options:
+            raise InvalidInputError("options: only a class takes them")
+        return code
+    check_weights(code, code.__qualname__, stage.weights)
+    if isinstance(stage.code, str):
+        return load_model(stage.code, stage.options, stage.device, weights)
+    model = code(**stage.options)
+    load_onto(model, stage.device, weights)
     return model
 
 

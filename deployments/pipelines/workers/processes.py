@@ -21,9 +21,9 @@ _STANDARD_ERROR = 2
 
 
 class ProcessWorker:
-    def __init__(self, pool: WorkerPool, recipe: bytes, cpus: list[int]) -> None:
+    def __init__(self, pool: WorkerPool, pickled: bytes, cpus: list[int]) -> None:
         self.cpus = cpus
-        self._pool, self._recipe = pool, recipe
+        self._pool, self._pickled = pool, pickled
         self._ready = False
 
     def start(self) -> None:
@@ -40,7 +40,7 @@ class ProcessWorker:
                     # A stage's output must not mix with the output of this process.
                     stdout=_STANDARD_ERROR,
                 )
-                self._link.send(START, (self._recipe, self.cpus))
+                self._link.send(START, (self._pickled, self.cpus))
             except BaseException:
                 self._link.close()  # the process, if any, ends
                 raise

@@ -150,11 +150,14 @@ async def test_a_thread_that_does_not_start_is_started_again(monkeypatch, failur
         gate.open.set()
 
 
-async def test_a_thread_survives_system_exit():
+@pytest.mark.parametrize("place", ["thread", "loop"])
+async def test_a_worker_survives_system_exit(place):
+    """On the event loop it ended the service."""
+
     def leave(x):
         raise SystemExit
 
-    async with Pipeline([Stage(leave, place="thread")]) as pipeline:
+    async with Pipeline([Stage(leave, place=place)]) as pipeline:
         for value in range(2):
             with pytest.raises(StageError, match="SystemExit"):
                 await pipeline.predict(value)

@@ -27,6 +27,8 @@ POLICY = BatchingPolicy.from_control_limit(2, 4)
         ({"batch_size": 0}, "batch_size must be a whole number of at least 1"),
         ({"max_wait_ms": -1}, "max_wait_ms must be a finite number of at least 0"),
         ({"max_wait_ms": math.nan}, "max_wait_ms must be"),
+        ({"max_wait_ms": 1}, "max_wait_ms needs a batch_size above 1"),
+        ({"place": "loop", "hang_after_s": 1}, "hang_after_s is of a worker"),
         ({"hang_after_s": 0}, "hang_after_s must be above 0"),
         ({"device": "tpu"}, "device must be cpu or cuda"),
         ({"policy": "best", "batch_size": 4}, "must be a BatchingPolicy or 'smdp'"),

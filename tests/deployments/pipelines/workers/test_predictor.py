@@ -9,7 +9,7 @@ from deployments.models.base import TensorSpec
 from deployments.modelstore.client import list_models
 from deployments.pipelines.core.items import RETRY, BatchFailure, ItemFailure
 from deployments.pipelines.core.steps import Stage
-from deployments.pipelines.workers.predictor import Recipe, make_predictor, recipe_of
+from deployments.pipelines.workers.predictor import make_predictor
 from policy.errors import InvalidInputError
 from tests.support.models.model_stores import manager_thread, publish, settings_for
 from tests.support.models.stored_models import Scale as StoredScale
@@ -23,7 +23,7 @@ from tests.support.pipelines.stages import (
 
 
 def predictor(code, lists=False, **options):
-    return make_predictor(Recipe(code, options, "cpu", lists))
+    return make_predictor(Stage(code, "stage", options, batch_size=9 if lists else None))
 
 
 @pytest.mark.parametrize(
@@ -58,17 +58,28 @@ def test_stages_take_weights_of_the_store_and_share_what_they_read(tmp_path, mon
         monkeypatch.setenv("SOJOURN_STORE", str(store))
         for code in (StoredScale, "tests.support.models.stored_models:Scale"):
             stage = Stage(code, batch_size=2, weights="store://scale")
-            results = make_predictor(recipe_of(stage))([{"x": [2.0]}, {"x": [4.0]}])
+            results = make_predictor(stage)([{"x": [2.0]}, {"x": [4.0]}])
             assert results == [{"y": np.float32([6])}, {"y": np.float32([12])}]
         file = folder / "model.safetensors"
-        shared = make_predictor(recipe_of(Stage(ReadsItself, options={"path": file}, share=True)))
+        shared = make_predictor(Stage(ReadsItself, options={"path": file}, share=True))
         assert shared([4]) == [12]
         assert any(row["name"].startswith("file/") for row in list_models(store))
         with pytest.raises(InvalidInputError, match="leave the setting out"):
-            make_predictor(recipe_of(Stage(Scale, share=True)))
-    for useless in (Scale, Scale(), shift):
-        with pytest.raises(InvalidInputError, match=r"only a sojourn\.Model"):
-            make_predictor(recipe_of(Stage(useless, name="stage", weights="file")))
+            make_predictor(Stage(Scale, share=True))
+
+
+@pytest.mark.parametrize(
+    ("code", "useless", "complaint"),
+    [
+        (Scale, {"weights": "file"}, r"weights: only a sojourn\.Model"),
+        (shift, {"device": "cuda"}, r"device: only a sojourn\.Model"),
+        (Scale(), {"options": {"factor": 3}}, "options: only a class"),
+        (shift, {"options": {"factor": 3}}, "options: only a class"),
+    ],
+)
+def test_a_setting_that_does_nothing_is_an_error(code, useless, complaint):
+    with pytest.raises(InvalidInputError, match=complaint):
+        make_predictor(Stage(code, "stage", **useless))
 
 
 class NoDevice:

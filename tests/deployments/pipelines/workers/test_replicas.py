@@ -9,7 +9,7 @@ from deployments.pipelines.core.errors import WorkerLostError
 from deployments.pipelines.workers import replicas
 from deployments.pipelines.workers.batch_server import SUFFIX, BatchServer
 from deployments.pipelines.workers.child import BATCH, MESSAGE
-from deployments.pipelines.workers.predictor import Recipe, make_predictor
+from deployments.pipelines.workers.predictor import make_predictor
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from sojourn import Pipeline, Stage, StageError
 from tests.support.pipelines.stages import Batched, Gate
@@ -17,7 +17,7 @@ from tests.support.waiting import LIMIT_S, until
 
 
 def serve(code, folder):
-    return BatchServer(make_predictor(Recipe(code, {}, "cpu", lists=True)), folder)
+    return BatchServer(make_predictor(Stage(code, batch_size=9)), folder)
 
 
 def pipeline_with(access, **options):
