@@ -132,7 +132,6 @@ def plan(
         arrival_rate * (1.0 if scaling is None else scaling.burst_factor),
         sla,
         config.pipeline.worker_costs(),
-        max_workers=config.pipeline.pinned(),
     )
     result = described(found, sla)
     if as_json:

@@ -154,6 +154,12 @@ class Stage:
             (known >= size, f"the profile ends at batches of {known}, batch_size is {size}"),
         )
 
+    @property
+    def most_workers(self) -> float:
+        if self.cpus is not None:
+            return len(self.cpus)
+        return 1 if self.place == "loop" else math.inf
+
     @cached_property
     def batch_profile(self) -> Profile | None:
         return None if self.profile is None else self.profile.up_to(self.batch_size or 1)

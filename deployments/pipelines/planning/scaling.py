@@ -29,7 +29,6 @@ def solve_divisions(
     worker_costs: Mapping[str, float] | None = None,
     *,
     max_replicas: Mapping[str, int] | None = None,
-    pinned: Mapping[str, int] | None = None,
     requests: int = REQUESTS,
     counts_refusals: bool = True,
 ) -> DivisionTable:
@@ -37,8 +36,7 @@ def solve_divisions(
 
     Each plan serves up to the highest rate at which it keeps the SLA; there the next one begins.
     Arguments and errors are those of `plan_pipeline`. `max_workers` is of all stages together, but
-    those in `max_replicas`, which have replicas of their own; `pinned` are those of stages with
-    cpus.
+    those in `max_replicas`, which have replicas of their own.
     """
     stages = compile_steps(steps).stages
     most = max_replicas or {}
@@ -51,10 +49,7 @@ def solve_divisions(
     alone_per_s = {
         stage.name: profile_of(stage).capacity_per_s / per_request[stage.name] for stage in stages
     }
-    limits = {
-        stage.name: min(max_workers - len(inside) + 1, (pinned or {}).get(stage.name, max_workers))
-        for stage in inside
-    } | dict(most)
+    limits = {stage.name: max_workers - len(inside) + 1 for stage in inside} | dict(most)
     found: list[tuple[float, PipelinePlan]] = []
     rate_per_s = _FIRST_SHARE * min(alone_per_s.values())
     while True:

@@ -83,9 +83,9 @@ def plan_pipeline(
 ) -> PipelinePlan:
     """Find a division of workers that keeps an SLA at little cost (`cheap_division`).
 
-    Every stage needs a profile. `worker_costs` are 1 if not given, `max_workers` any number. Each
-    division is simulated with this number of Poisson `requests`. With `counts_refusals`, workers
-    are added where the pipeline needs them because it refuses and drops
+    Every stage needs a profile. `worker_costs` are 1 if not given, `max_workers` what a stage can
+    have. Each division is simulated with this number of Poisson `requests`. With
+    `counts_refusals`, workers are added where the pipeline needs them because it refuses and drops
     (`division_despite_refusals`). Raises `InvalidInputError` as `simulate`, `InfeasibleError` if no
     number of workers keeps the SLA without refusals.
     """
@@ -94,7 +94,7 @@ def plan_pipeline(
     rates = stage_rates(steps, arrival_rate_per_s)
     least = [int(rates[stage.name] / profile_of(stage).capacity_per_s) + 1 for stage in stages]
     limits = max_workers or {}
-    most = [1 if stage.place == "loop" else limits.get(stage.name, math.inf) for stage in stages]
+    most = [min(stage.most_workers, limits.get(stage.name, math.inf)) for stage in stages]
     for stage, count, limit in zip(stages, least, most, strict=True):
         if count > limit:
             raise InfeasibleError(

@@ -77,7 +77,6 @@ class PipelineAutoscaler:
         arguments = steps, sla, self._most, config.worker_costs()
         limits: Any = {
             "max_replicas": config.max_replicas(),
-            "pinned": config.pinned(),
             "counts_refusals": self._counts_refusals,
         }
         if self.table is None:  # the worker process has a low priority, and this is urgent

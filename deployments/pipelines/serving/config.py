@@ -98,11 +98,6 @@ class PipelineConfig(StrictModel):
     def deployed(self) -> dict[str, StageConfig]:
         return {name: s for name, s in self.stages().items() if s.place == "deployment"}
 
-    def pinned(self) -> dict[str, int]:
-        """Return the most workers of each stage with cpus."""
-        cpus = {name: stage.expert.cpus for name, stage in self.stages().items()}
-        return {name: len(those) for name, those in cpus.items() if those is not None}
-
     def max_replicas(self) -> dict[str, int]:
         return {name: stage.max_workers or stage.workers for name, stage in self.deployed().items()}
 

@@ -50,7 +50,7 @@ def without_code(
     """Return steps with their current stages and `measured_steps`, but without code."""
     measured = measured or {}
     if isinstance(step, Stage):
-        return replace(current[step.name], code="", options={}, cpus=None)
+        return replace(current[step.name], code="", options={})
     if isinstance(step, Each):
         items = min(step.max_items, max(1, round(measured.get(step, step.expected_items))))
         branch = without_code(step.branch, current, measured)

@@ -38,11 +38,11 @@ Call = Callable[[list[Any]], Awaitable["list[Any] | BatchFailure"]]
 
 @dataclass(frozen=True)
 class ReplicaAccess:
-    """Access to a stage's replicas: in `folder`, or elsewhere by `call`, if `any_runs` returns."""
+    """Access to a stage's replicas: in `folder`; elsewhere by `call`, once `any_runs` returns."""
 
     folder: Path
-    call: Call | None = None
-    any_runs: Callable[[], Awaitable[Any]] | None = None
+    call: Call
+    any_runs: Callable[[], Awaitable[Any]]
 
 
 class _Replica:
@@ -95,8 +95,7 @@ class ReplicaWorkers(Workers[_Replica]):
 
     async def start(self) -> None:
         private(self._access.folder)
-        if self._access.call is not None:
-            self._search = asyncio.create_task(self._look_elsewhere())
+        self._search = asyncio.create_task(self._look_elsewhere())
         try:
             async with asyncio.timeout(_START_S):
                 while not self._count:
@@ -161,7 +160,6 @@ class ReplicaWorkers(Workers[_Replica]):
 
     async def _look_elsewhere(self) -> None:
         """Use the replicas on other machines while there are some, but none on this one."""
-        assert self._access.any_runs is not None
         while True:
             if not self._remote and not self._usable():
                 try:
@@ -201,7 +199,6 @@ class ReplicaWorkers(Workers[_Replica]):
         self._on_change(self._count, None)
 
     async def _call_with(self, batch: StageBatch) -> None:
-        assert self._access.call is not None
         outcome: Outcome
         try:
             async with asyncio.timeout(self._hang_after_s):

@@ -1,6 +1,8 @@
 """The divisions of all rates, and what they say of one stage."""
 
 import math
+import os
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -85,7 +87,8 @@ def test_what_costs_no_less_and_carries_less_is_left_out():
 def test_what_cannot_be_scaled():
     with pytest.raises(InvalidInputError, match="at least 2, one for each stage, not 1"):
         solve_divisions(STEPS, SLA, 1)
-    few = solve_divisions(STEPS, SLA, 6, pinned={"heavy": 2}, requests=REQUESTS)
+    pinned = replace(stage("heavy", 8.0), cpus=[*os.sched_getaffinity(0)][:1] * 2)
+    few = solve_divisions([STEPS[0], pinned], SLA, 6, requests=REQUESTS)
     assert few.divisions[-1]["heavy"] == 2
     with pytest.raises(InfeasibleError, match="no number of workers"):
         solve_divisions(STEPS, ServiceLevelObjective(5.0, 99.0), 6, requests=REQUESTS)

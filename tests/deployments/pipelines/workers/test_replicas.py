@@ -25,6 +25,10 @@ def pipeline_with(access, **options):
     return Pipeline([Stage("unused:here", "stage", **options)], replicas={"stage": access})
 
 
+def only_in(folder):
+    return ReplicaAccess(folder, call=None, any_runs=asyncio.Event().wait)
+
+
 @contextlib.asynccontextmanager
 async def served(code, folder, count=1):
     servers = [serve(code, folder) for _ in range(count)]
@@ -39,7 +43,7 @@ async def test_new_replicas_are_found_and_one_that_retires_loses_no_request(tmp_
     gate = Gate()
     async with (
         served(gate, tmp_path) as (leaving,),
-        pipeline_with(ReplicaAccess(tmp_path), batch_size=1) as pipeline,
+        pipeline_with(only_in(tmp_path), batch_size=1) as pipeline,
     ):
         stage = pipeline.core.stages[0]
         tasks = [asyncio.create_task(pipeline.predict(v)) for v in range(20)]
@@ -59,7 +63,7 @@ async def test_new_replicas_are_found_and_one_that_retires_loses_no_request(tmp_
 async def test_a_hanging_replica_is_given_up(tmp_path):
     gate = Gate()
     async with served(gate, tmp_path, count=2):
-        access = ReplicaAccess(tmp_path)
+        access = only_in(tmp_path)
         async with pipeline_with(access, hang_after_s=0.2, batch_size=1) as pipeline:
             await until(lambda: pipeline.core.stages[0].workers == 2)
             with pytest.raises(StageError, match=r"took more than 0\.2 s for a batch"):
@@ -77,7 +81,7 @@ async def test_a_replica_that_can_serve_no_more_is_known_and_another_one_takes_o
             client.connect(str(servers[0]._path))
             client.send(MESSAGE.pack(BATCH, 0))  # without arenas
             await until(lambda: servers[0].failed)
-        async with pipeline_with(ReplicaAccess(tmp_path)) as pipeline:
+        async with pipeline_with(only_in(tmp_path)) as pipeline:
             assert await pipeline.predict(1) == (1, 1)
         assert not servers[1].failed
 
@@ -85,7 +89,7 @@ async def test_a_replica_that_can_serve_no_more_is_known_and_another_one_takes_o
 async def test_without_a_replica_what_waits_is_answered(tmp_path, monkeypatch):
     monkeypatch.setattr(replicas, "_LOST_S", 0.1)
     async with served(Batched, tmp_path) as (server,):
-        pipeline = pipeline_with(ReplicaAccess(tmp_path))
+        pipeline = pipeline_with(only_in(tmp_path))
         await pipeline.start()
         await asyncio.to_thread(server.close, 1.0)
     with pytest.raises(DeviceError, match="stage 'stage': it has no replica"):
@@ -107,7 +111,7 @@ async def test_a_folder_that_others_could_write_to_is_not_used(tmp_path):
         with pytest.raises(StartError, match="this user alone"):
             serve(Batched, tmp_path)
         with pytest.raises(StartError, match="this user alone"):
-            await pipeline_with(ReplicaAccess(tmp_path)).start()
+            await pipeline_with(only_in(tmp_path)).start()
 
 
 class TestOnOtherMachines:
