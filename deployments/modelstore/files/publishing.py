@@ -1,6 +1,8 @@
 """Publish models to the folder of a remote: their files and the list of their digests."""
 
+import errno
 import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -33,15 +35,18 @@ def publish(models: Mapping[ModelName, Sequence[Path]], root: Path) -> None:
             (folder / SUMS).write_text("".join(lines))
         for name in models:
             (root / name.path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.move(Path(made) / name.path, root / name.path)
+            try:
+                # Unlike `shutil.move`, this replaces no folder that another process has published.
+                os.rename(Path(made) / name.path, root / name.path)
+            except OSError as error:
+                if error.errno not in (errno.EEXIST, errno.ENOTEMPTY):
+                    raise
+                raise _already_there(name, root) from error
 
 
 def _check(name: ModelName, paths: Sequence[Path], root: Path) -> None:
     if (root / name.path).exists():
-        raise InvalidInputError(
-            f"{name}: is in {root} already; what a version contains never changes, so publish "
-            "another version"
-        )
+        raise _already_there(name, root)
     if not 1 <= len(paths) <= MAX_FILES:
         raise InvalidInputError(f"{name}: must have 1 to {MAX_FILES} files, not {len(paths)}")
     if len({path.name for path in paths}) < len(paths):
@@ -51,6 +56,13 @@ def _check(name: ModelName, paths: Sequence[Path], root: Path) -> None:
         raise InvalidInputError(f"{name}: its files contain no tensor")
     if len(set(names)) < len(names):
         raise InvalidInputError(f"{name}: a tensor is in two of its files")
+
+
+def _already_there(name: ModelName, root: Path) -> InvalidInputError:
+    return InvalidInputError(
+        f"{name}: is in {root} already; what a version contains never changes, so publish "
+        "another version"
+    )
 
 
 def _tensors(name: ModelName, path: Path) -> list[str]:

@@ -1,8 +1,11 @@
+import shutil
+
 import pytest
 import torch
 from safetensors.torch import save_file
 
 from deployments.modelstore.errors import UntrustedFileError
+from deployments.modelstore.files import publishing
 from deployments.modelstore.files.publishing import publish
 from deployments.modelstore.names import ModelName
 from policy.errors import InvalidInputError
@@ -35,3 +38,23 @@ def test_what_cannot_be_published_is_refused_and_leaves_nothing(tmp_path):
     publish({DOGS: [good]}, root)
     with pytest.raises(InvalidInputError, match="publish another version"):
         publish({DOGS: [good]}, root)
+
+
+def test_of_two_that_publish_a_name_at_once_the_second_is_refused(tmp_path, monkeypatch):
+    first, second = (
+        write(tmp_path / name / "w.safetensors", {"w": torch.full((3,), value)})
+        for name, value in (("first", 1.0), ("second", 2.0))
+    )
+    root = tmp_path / "remote"
+    copyfile = shutil.copyfile
+
+    def overtaken(*paths):
+        monkeypatch.undo()
+        publish({CATS: [first]}, root)
+        return copyfile(*paths)
+
+    monkeypatch.setattr(publishing.shutil, "copyfile", overtaken)
+    with pytest.raises(InvalidInputError, match="publish another version"):
+        publish({CATS: [second]}, root)
+    assert len([path for path in root.rglob("*") if path.is_file()]) == 2
+    assert (root / CATS.path / "w.safetensors").read_bytes() == first.read_bytes()
