@@ -1,11 +1,10 @@
 """The manager's client connections: messages in, answers out."""
 
+import asyncio
 import logging
 import os
 import resource
-import selectors
 import socket
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,33 +30,31 @@ class Client:
 
 
 class Connections:
-    """The clients of one listening socket, on one thread.
+    """The clients of one listening socket, on an event loop.
 
-    The caller passes ready sockets to `accept` or `serve`. `on_message` gets a client's message and
-    its descriptors, which are closed afterwards; an error that it raises is the answer. `on_gone`
-    is called when a connection has been closed.
+    `on_message` gets a client's message and its descriptors, which are closed afterwards; an error
+    that it raises is the answer. `on_gone` is called when a connection has been closed.
     """
 
     def __init__(
         self,
         listener: socket.socket,
-        selector: selectors.BaseSelector,
+        loop: asyncio.AbstractEventLoop,
         on_message: Callable[[Client, dict[str, Any], Sequence[int]], None],
         on_gone: Callable[[Client], None],
     ) -> None:
         self._listener = listener
-        self._selector = selector
+        self._loop = loop
         self._on_message, self._on_gone = on_message, on_gone
         self._clients: set[Client] = set()
         descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
         self._max_clients = int(CLIENT_SHARE * descriptors)
-        self._accept_at_s: float | None = None
-        selector.register(listener, selectors.EVENT_READ)
+        loop.add_reader(listener, self._accept)
 
     def __contains__(self, client: Client) -> bool:
         return client in self._clients
 
-    def accept(self) -> None:
+    def _accept(self) -> None:
         """Accept waiting connections; close those of other users."""
         while len(self._clients) < self._max_clients:
             try:
@@ -72,23 +69,10 @@ class Connections:
             connection.setblocking(False)
             client = Client(connection)
             self._clients.add(client)
-            self._selector.register(connection, selectors.EVENT_READ, client)
+            self._loop.add_reader(connection, self._read, client)
         # The listener would stay ready.
-        self._selector.unregister(self._listener)
-        self._accept_at_s = time.monotonic() + PAUSE_S
-
-    def wait(self) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait for ready sockets; after a pause, also for new connections."""
-        if self._accept_at_s is not None and time.monotonic() >= self._accept_at_s:
-            self._accept_at_s = None
-            self._selector.register(self._listener, selectors.EVENT_READ)
-        return self._selector.select(None if self._accept_at_s is None else PAUSE_S)
-
-    def serve(self, client: Client, events: int) -> None:
-        if events & selectors.EVENT_WRITE and client in self._clients:
-            self._flush(client)
-        if events & selectors.EVENT_READ and client in self._clients:
-            self._read(client)
+        self._loop.remove_reader(self._listener)
+        self._loop.call_later(PAUSE_S, self._loop.add_reader, self._listener, self._accept)
 
     def send(
         self, client: Client, message: dict[str, Any], descriptors: Sequence[int] = ()
@@ -135,19 +119,18 @@ class Connections:
             while client.outbox:
                 wire.send(client.connection, *client.outbox[0])
                 client.outbox.popleft()
+            self._loop.remove_writer(client.connection)
         except BlockingIOError:
-            pass
+            self._loop.add_writer(client.connection, self._flush, client)
         except (OSError, StoreError):
             self._disconnect(client)
-            return
-        writes = selectors.EVENT_WRITE if client.outbox else 0
-        self._selector.modify(client.connection, selectors.EVENT_READ | writes, client)
 
     def _disconnect(self, client: Client) -> None:
         if client not in self._clients:
             return
         self._clients.remove(client)
-        self._selector.unregister(client.connection)
+        self._loop.remove_reader(client.connection)
+        self._loop.remove_writer(client.connection)
         client.connection.close()
         self._on_gone(client)
 

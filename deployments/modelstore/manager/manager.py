@@ -4,15 +4,13 @@ One thread runs the core and the sockets; copies run in other threads and report
 killed at any point: descriptors end with it, and files on disk become visible only when complete.
 """
 
+import asyncio
 import logging
 import os
-import queue
-import selectors
-import socket
 import threading
 from collections import deque
 from collections.abc import Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from typing import Any
 
 from deployments.modelstore.core.actions import Action, Copy, Drop, Granted, Refused, Resolve, Tier
@@ -43,35 +41,48 @@ class Manager:
     def __init__(self, settings: ManagerSettings) -> None:
         self._settings = settings
         self._files = SharedFiles(open_remote(settings.remote) if settings.remote else None)
-        self._locks: list[int] = []
-        try:
-            make_private(settings.socket.parent)
-            self._locks.append(lock(settings.socket.with_name(f"{settings.socket.name}.lock")))
-            settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._locks.append(lock(settings.disk / "lock"))
-            self._disk = Disk(settings.disk)
-            self._memory = HostMemory()
-            budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
-            self._device = None
-            if settings.device_bytes:
-                budgets_bytes[Tier.DEVICE] = settings.device_bytes
-                self._device = DeviceTier(settings.device, settings.device_driver)
-            pages = {Tier.DEVICE: PAGE_BYTES}
-            self._core = StoreCore(budgets_bytes, pages)
-            self._stopped = threading.Event()
-            self._actions: deque[Action] = deque()
-            self._carrying_out = False
-            self._recover()
-            listener = listen(settings.socket)
-        except OSError as error:
-            self._unlock()
-            raise StoreError(str(error)) from error
-        except BaseException:
-            self._unlock()
-            raise
-        self._events: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._wake_read, self._wake_write = socket.socketpair()
-        self._wake_read.setblocking(False)
+        self._memory = HostMemory()
+        self._stopped = threading.Event()
+        self._actions: deque[Action] = deque()
+        self._carrying_out = False
+        with ExitStack() as closing:
+            try:
+                self._open(closing)
+            except OSError as error:
+                raise StoreError(str(error)) from error
+            self._closing = closing.pop_all()
+        if self._device is not None:
+            self._device.start()
+
+    def _open(self, closing: ExitStack) -> None:
+        """Acquire everything that this store needs; what undoes that goes to `closing`."""
+        settings = self._settings
+        make_private(settings.socket.parent)
+        settings.disk.mkdir(mode=0o700, parents=True, exist_ok=True)
+        socket_lock = settings.socket.with_name(f"{settings.socket.name}.lock")
+        for path in (socket_lock, settings.disk / "lock"):
+            closing.callback(os.close, lock(path))
+        self._disk = Disk(settings.disk)
+        closing.callback(self._memory.close)
+        budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
+        self._device = None
+        if settings.device_bytes:
+            budgets_bytes[Tier.DEVICE] = settings.device_bytes
+            self._device = DeviceTier(settings.device, settings.device_driver)
+            closing.callback(self._device.close)
+        self._core = StoreCore(budgets_bytes, {Tier.DEVICE: PAGE_BYTES})
+        self._recover()
+        listener = listen(settings.socket)
+        closing.callback(settings.socket.unlink, missing_ok=True)
+        self._loop = asyncio.SelectorEventLoop()
+        closing.callback(self._loop.close)
+        self._connections = Connections(
+            listener,
+            self._loop,
+            self._handle,
+            lambda client: self._carry_out(self._core.disconnect(client)),
+        )
+        closing.callback(self._connections.close)
         self._background = Background(
             self._core,
             self._files,
@@ -81,16 +92,7 @@ class Manager:
             self._report,
             self._stopped,
         )
-        self._selector = selectors.DefaultSelector()
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
-        self._connections = Connections(
-            listener,
-            self._selector,
-            self._handle,
-            lambda client: self._take(lambda: self._core.disconnect(client)),
-        )
-        if self._device is not None:
-            self._device.start()
+        closing.callback(self._background.close)
 
     @property
     def device_fault(self) -> str | None:
@@ -98,61 +100,41 @@ class Manager:
         return None if self._device is None else self._device.fault
 
     def run(self) -> None:
-        try:
-            while not self._stopped.is_set():
-                for key, mask in self._connections.wait():
-                    if key.data is not None:
-                        self._connections.serve(key.data, mask)
-                    elif key.fileobj is self._wake_read:
-                        self._take_events()
-                    else:
-                        self._connections.accept()
-        finally:
-            self._close()
+        with self._closing:
+            self._loop.run_forever()
 
     def stop(self) -> None:
         """Stop `run` and its copies. Any thread and any signal handler may call this."""
         self._stopped.set()
-        with suppress(OSError):  # the loop has already ended
-            self._wake_write.send(b"\0")
+        with suppress(RuntimeError):  # the loop has already been closed
+            self._loop.call_soon_threadsafe(self._loop.stop)
 
-    def _handle(
-        self, client: Client, message: dict[str, Any], descriptors: Sequence[int] = ()
-    ) -> None:
-        do, name = message.get("do"), message.get("name")
-        if do == "stats":
-            device = {} if self._device is None else {"device": self._device.describe()}
-            self._connections.send(client, {"result": self._core.stats() | device})
-            return
-        if do == "models":
-            first = message.get("first")
-            rows = self._core.models()[first if type(first) is int and first >= 0 else 0 :]
-            self._connections.send(client, {"result": rows[:MODELS_PER_MESSAGE]})
-            return
-        if do == "share" and isinstance(name, str) and len(descriptors) == 1:
-            self._share(client, name, descriptors[0])
-            return
-        if do not in ("open", "evict", "uses") or not isinstance(name, str):
-            raise StoreError(f"a message with do={do!r:.50} and name={name!r:.50}")
-        model = ModelName.parse(name)
-        if do == "open":
-            tier = str(message.get("tier", "host")).upper()
-            if tier not in Tier.__members__:
-                raise StoreError(f"tier {tier.lower()!r:.50}: must be host or device")
-            if Tier[tier] is Tier.DEVICE:
-                self._check_device()
-            self._carry_out(self._core.open(client, model, Tier[tier]))
-            return
-        if do == "uses":
-            used_bytes = message.get("bytes")
-            if type(used_bytes) is not int:
-                raise StoreError(f"bytes={used_bytes!r:.50}: must be a whole number")
-            self._carry_out(self._core.uses(model, used_bytes))
-            self._connections.send(client, {"result": None})
-            return
-        self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
-        self._disk.remove_manifest(model)
-        self._connections.send(client, {"result": None})
+    def _handle(self, client: Client, message: dict[str, Any], descriptors: Sequence[int]) -> None:
+        result: Any = None
+        match message:
+            case {"do": "share", "name": str(name)} if len(descriptors) == 1:
+                self._share(client, name, descriptors[0])
+                return
+            case {"do": "open", "name": str(name), "tier": "host" | "device" as tier}:
+                if tier == "device":
+                    self._check_device()
+                model = ModelName.parse(name)
+                self._carry_out(self._core.open(client, model, Tier[tier.upper()]))
+                return
+            case {"do": "evict", "name": str(name)}:
+                model = ModelName.parse(name)
+                self._carry_out(self._core.evict(model, disk=message.get("disk") is True))
+                self._disk.remove_manifest(model)
+            case {"do": "uses", "name": str(name), "bytes": int(used_bytes)}:
+                self._carry_out(self._core.uses(ModelName.parse(name), used_bytes))
+            case {"do": "models", "first": int(first)} if first >= 0:
+                result = self._core.models()[first : first + MODELS_PER_MESSAGE]
+            case {"do": "stats"}:
+                device = {} if self._device is None else {"device": self._device.describe()}
+                result = self._core.stats() | device
+            case _:
+                raise StoreError(f"not a request to the model store: {message!r:.200}")
+        self._connections.send(client, {"result": result})
 
     def _share(self, client: Client, label: str, descriptor: int) -> None:
         if not self._settings.files:
@@ -240,24 +222,8 @@ class Manager:
         self._connections.send(client, message, descriptors)
 
     def _report(self, event: Event) -> None:
-        self._events.put(event)
-        with suppress(OSError):  # the loop has ended
-            self._wake_write.send(b"\0")
-
-    def _take_events(self) -> None:
-        with suppress(BlockingIOError):
-            self._wake_read.recv(4096)
-        while not self._events.empty():
-            self._take(self._events.get())
-
-    def _take(self, event: Event) -> None:
-        """Process an event. A failure is logged and does not affect other clients."""
-        try:
-            actions = event()
-        except Exception:
-            logger.exception("an event failed")
-        else:
-            self._carry_out(actions)
+        with suppress(RuntimeError):  # the loop has already been closed
+            self._loop.call_soon_threadsafe(lambda: self._carry_out(event()))
 
     def _recover(self) -> None:
         models, blobs = self._disk.recover()
@@ -265,19 +231,3 @@ class Manager:
             self._core.known(name, manifest)
         for blob in blobs:
             self._carry_out(self._core.found(blob, Tier.DISK))
-
-    def _close(self) -> None:
-        self._background.close()
-        self._connections.close()
-        self._selector.close()
-        self._settings.socket.unlink(missing_ok=True)
-        self._wake_read.close()
-        self._wake_write.close()
-        if self._device is not None:
-            self._device.close()
-        self._memory.close()
-        self._unlock()
-
-    def _unlock(self) -> None:
-        while self._locks:
-            os.close(self._locks.pop())

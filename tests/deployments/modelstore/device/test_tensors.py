@@ -4,7 +4,7 @@ import torch
 
 from deployments.models.weights import WeightsLoader
 from deployments.modelstore import tensors
-from deployments.modelstore.client import ask
+from deployments.modelstore.client import ask, list_models
 from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.errors import (
     DeviceError,
@@ -51,7 +51,7 @@ def store(shared):
     """A store that tests share; each leaves it as it was."""
     yield shared
     wait_until_idle(shared)
-    for model in ask("models", socket_path=shared):
+    for model in list_models(shared):
         ask("evict", model["name"], shared)
 
 

@@ -5,7 +5,6 @@ import torch
 from safetensors.torch import save_file
 
 from deployments.modelstore.errors import UntrustedFileError
-from deployments.modelstore.files import publishing
 from deployments.modelstore.files.publishing import publish
 from deployments.modelstore.names import ModelName
 from policy.errors import InvalidInputError
@@ -53,7 +52,7 @@ def test_of_two_that_publish_a_name_at_once_the_second_is_refused(tmp_path, monk
         publish({CATS: [first]}, root)
         return copyfile(*paths)
 
-    monkeypatch.setattr(publishing.shutil, "copyfile", overtaken)
+    monkeypatch.setattr(shutil, "copyfile", overtaken)
     with pytest.raises(InvalidInputError, match="publish another version"):
         publish({CATS: [second]}, root)
     assert len([path for path in root.rglob("*") if path.is_file()]) == 2

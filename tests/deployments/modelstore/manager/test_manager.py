@@ -88,7 +88,7 @@ def test_a_grant_that_waits_to_be_sent_keeps_its_files(store, remote):
         wait_until_idle(store)
         for _ in range(600):  # more errors than the socket takes, so that the grant comes later
             wire.send(connection, {"do": "nothing"}, [])
-        wire.send(connection, {"do": "open", "name": "m"}, [])
+        wire.send(connection, {"do": "open", "name": "m", "tier": "host"}, [])
         wait_until(lambda: stats(store)["leases"] == 1)
         with pytest.raises(InUseError):
             ask("evict", "m", store)
@@ -118,7 +118,7 @@ def test_what_fails_unforeseen_or_for_lack_of_memory_is_answered_and_passes(stor
         with monkeypatch.context() as patch:
             patch.setattr(*method, failure)
             with pytest.raises(StoreError, match=said):
-                ask(do, name, store, timeout_s=LIMIT_S, disk=True)
+                ask(do, name, store, timeout_s=LIMIT_S, disk=True, tier="host")
     assert right(load(store))
 
 
