@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from torch import nn
 
 from deployments.models.base import LoadWeights, Model, TensorSpec
-from deployments.models.torch_options import check_positive_int, use_torch
 from deployments.models.weights import load_weights
+from policy.errors import InvalidInputError
 
 WEIGHTS = Path(__file__).with_name("digits.safetensors")
 PIXEL_MAX = 16.0
@@ -58,11 +58,17 @@ class Digits(Model):
     outputs = (TensorSpec("label", "INT64", ()), TensorSpec("probabilities", "FP32", (10,)))
 
     def __init__(self, threads: int = 1, weights: str | None = None) -> None:
-        self._threads = check_positive_int("digits", "threads", threads)
+        self._threads = threads
         self._weights = weights or WEIGHTS
 
     def load(self, device: str, weights: LoadWeights = load_weights) -> None:
-        self._device = use_torch(device, self._threads)
+        if device == "cuda" and not torch.cuda.is_available():
+            raise InvalidInputError(
+                "device cuda: torch finds no GPU (no NVIDIA GPU, no driver, or a torch build "
+                "without CUDA); use device cpu"
+            )
+        torch.set_num_threads(self._threads)
+        self._device = torch.device(device)
         with torch.device("meta"):
             self._network = make_network()
         self._network.load_state_dict(weights(self._weights, self._device), assign=True)
