@@ -1,6 +1,6 @@
 """Errors of the model store; each message is one line for the user."""
 
-from policy.errors import SojournError
+from policy.errors import InvalidInputError, SojournError
 
 
 class StoreError(SojournError):
@@ -40,8 +40,8 @@ class UnavailableError(StoreError):
 
 
 #: Errors that cross the socket, by name.
-ERRORS: dict[str, type[StoreError]] = {
+ERRORS: dict[str, type[SojournError]] = {
     name: kind
     for name, kind in list(globals().items())
-    if isinstance(kind, type) and issubclass(kind, StoreError)
+    if isinstance(kind, type) and issubclass(kind, StoreError | InvalidInputError)
 }

@@ -55,10 +55,3 @@ def write_at(descriptor: int, data: bytes | memoryview, offset: int) -> None:
         done = 0
         while done < len(view):
             done += os.pwrite(descriptor, view[done:], offset + done)
-
-
-def is_sealed(descriptor: int) -> bool:
-    try:
-        return bool(fcntl.fcntl(descriptor, fcntl.F_GET_SEALS) & SEALS == SEALS)
-    except OSError:
-        return False

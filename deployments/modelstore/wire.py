@@ -12,8 +12,9 @@ import struct
 from pathlib import Path
 from typing import Any
 
-from deployments.modelstore.errors import StoreError, UnavailableError
+from deployments.modelstore.errors import ERRORS, StoreError, UnavailableError
 from deployments.modelstore.names import MAX_FILES
+from policy.errors import SojournError
 
 #: The environment variable that names the socket.
 SOCKET_VARIABLE = "SOJOURN_STORE"
@@ -103,3 +104,15 @@ def receive(
             raise
         raise StoreError(f"a message is not JSON: {error}") from error
     return message, list(descriptors)
+
+
+def failure(error: SojournError) -> dict[str, Any]:
+    """Return an error as a message."""
+    return {"error": [type(error).__name__, str(error)]}
+
+
+def raise_failure(message: dict[str, Any]) -> None:
+    """Raise the error that a message contains, if any."""
+    if "error" in message:
+        kind, text = message["error"]
+        raise ERRORS.get(kind, StoreError)(text)

@@ -41,7 +41,6 @@ def command() -> None:
     "--remote",
     help="URL of published models: file://, https://, s3://, …  [default: none, only shared files]",
 )
-@click.option("--files/--no-files", default=True, help="Whether processes may share their files.")
 @click.option(
     "--disk",
     type=click.Path(file_okay=False, path_type=Path),

@@ -85,10 +85,6 @@ class StoreCore:
             self._release(gone)
         return self._advance()
 
-    def known(self, name: ModelName, manifest: Manifest) -> None:
-        """Restore a model's list of files from an earlier run."""
-        self._manifests[name] = manifest
-
     def share(self, name: ModelName, manifest: Manifest) -> None:
         """Record a file that a client is about to open.
 
@@ -121,6 +117,7 @@ class StoreCore:
         return sorted(found, key=lambda origin: origin[0] not in awaited)
 
     def resolved(self, name: ModelName, manifest: Manifest) -> list[Action]:
+        """Record a model's files, as looked up now or in an earlier run."""
         self._resolving.discard(name)
         self._manifests[name] = manifest
         return self._advance()

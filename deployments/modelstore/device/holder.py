@@ -80,7 +80,7 @@ def serve(connection: socket.socket, driver_module: str) -> None:
         driver: HolderDriver = import_module(driver_module).open_holder()
         holder = Holder(driver)
     except StoreError as error:
-        wire.send(connection, {"error": [type(error).__name__, str(error)]}, [])
+        wire.send(connection, wire.failure(error), [])
         return
     wire.send(connection, {"ready": driver.device}, [])
     while (received := wire.receive(connection)) is not None:
@@ -100,7 +100,8 @@ def _fill(
     try:
         export = holder.fill(message["blob"], descriptor)
     except (StoreError, OSError) as error:
-        wire.send(connection, {"error": [type(error).__name__, str(error)]}, [])
+        fault = error if isinstance(error, StoreError) else FetchError(str(error))
+        wire.send(connection, wire.failure(fault), [])
         return
     try:
         wire.send(connection, {"export": export.size_bytes}, [export.descriptor])

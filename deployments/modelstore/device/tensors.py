@@ -5,7 +5,7 @@ from pathlib import Path
 
 import torch
 
-from deployments.modelstore.client import Hold, open_in_tier
+from deployments.modelstore.client import open_in_tier
 from deployments.modelstore.device.driver import ClientDriver, Export, Region
 from deployments.modelstore.device.layout import offsets
 from deployments.modelstore.dtypes import typed
@@ -28,21 +28,18 @@ def attach_to_device(
     one of another device, or it refused the model.
     """
     torch.empty(0, device=driver.torch_device)  # makes torch initialize the device
-    connection, grant, descriptors = open_in_tier("device", name, socket_path)
+    hold, grant, descriptors = open_in_tier("device", name, socket_path)
     try:
-        with connection:
-            if grant["device"] != driver.device:
-                raise DeviceError(
-                    f"the store's device is {grant['device']}, and {driver.torch_device} is "
-                    f"{driver.device}"
-                )
-            exports = [
-                Export(size_bytes, descriptor)
-                for (_, size_bytes), descriptor in zip(grant["files"], descriptors, strict=True)
-            ]
-            # After an error, attached regions detach as they are garbage collected.
-            regions = [driver.attach(export) for export in exports]
-            hold = Hold(connection.detach(), str(grant["source"]))
+        if grant["device"] != driver.device:
+            raise DeviceError(
+                f"the store's device is {grant['device']}, and {driver.torch_device} is "
+                f"{driver.device}"
+            )
+        # After an error, attached regions detach as they are garbage collected.
+        regions = [
+            driver.attach(Export(size_bytes, descriptor))
+            for size_bytes, descriptor in zip(grant["sizes_bytes"], descriptors, strict=True)
+        ]
     finally:
         for descriptor in descriptors:
             os.close(descriptor)

@@ -10,7 +10,7 @@ from typing import Any
 
 from deployments.modelstore import wire
 from deployments.modelstore.device.driver import Export
-from deployments.modelstore.errors import ERRORS, FetchError, StoreError
+from deployments.modelstore.errors import FetchError, StoreError
 from deployments.modelstore.names import Blob, Manifest
 
 #: Memory is shared in pages of this size, so each blob takes whole pages.
@@ -67,11 +67,9 @@ class DeviceTier:
     def grant(self, manifest: Manifest) -> tuple[dict[str, Any], list[int]]:
         """Return a client's data to attach to a model; descriptors stay this object's."""
         exports = [self._exports[blob.sha256] for _, blob in manifest.files]
-        files = [
-            [file, export.size_bytes]
-            for (file, _), export in zip(manifest.files, exports, strict=True)
-        ]
-        return {"device": self.name, "files": files}, [export.descriptor for export in exports]
+        sizes_bytes = [export.size_bytes for export in exports]
+        descriptors = [export.descriptor for export in exports]
+        return {"device": self.name, "sizes_bytes": sizes_bytes}, descriptors
 
     def drop(self, blob: Blob) -> None:
         """Free a blob; attached clients keep it. This does not wait for the holder."""
@@ -134,9 +132,7 @@ class DeviceTier:
             raise self._died() from error
         if received is None:
             raise self._died()
-        if "error" in received[0]:
-            kind, text = received[0]["error"]
-            raise ERRORS.get(kind, StoreError)(text)
+        wire.raise_failure(received[0])
         return received
 
     def _died(self) -> _HolderDiedError:

@@ -18,7 +18,7 @@ from deployments.modelstore.errors import (
     UnknownModelError,
     UntrustedFileError,
 )
-from deployments.modelstore.files.digests import StreamCheck
+from deployments.modelstore.files.digests import checked
 from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.files.safetensors_header import read_entries
 from deployments.modelstore.host_memory import HostMemory, write_at
@@ -227,13 +227,11 @@ class Background:
 
     def _to_memory(self, blob: Blob, parts: Iterator[bytes], *, any_format: bool) -> None:
         """Copy a blob from the remote straight into memory, bypassing a full disk."""
-        check = StreamCheck(blob)
+        begin = 0
         with self._memory.fill(blob) as descriptor:
-            for part in parts:
-                begin = check.done_bytes
-                check.update(part)
+            for part in checked(blob, parts):
                 write_at(descriptor, part, begin)
-            check.finish()
+                begin += len(part)
             if not any_format:
                 read_entries(descriptor)
 

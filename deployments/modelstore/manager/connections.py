@@ -82,7 +82,7 @@ class Connections:
             self._flush(client)
 
     def send_error(self, client: Client, error: SojournError) -> None:
-        self.send(client, {"error": [type(error).__name__, str(error)]})
+        self.send(client, wire.failure(error))
 
     def close(self) -> None:
         for client in self._clients:

@@ -137,8 +137,6 @@ class Manager:
         self._connections.send(client, {"result": result})
 
     def _share(self, client: Client, label: str, descriptor: int) -> None:
-        if not self._settings.files:
-            raise StoreError("this store takes no files of processes")
         client.kept = file = ClientFile(descriptor)
 
         def identified(found: Blob | StoreError) -> Sequence[Action]:
@@ -228,6 +226,6 @@ class Manager:
     def _recover(self) -> None:
         models, blobs = self._disk.recover()
         for name, manifest in models.items():
-            self._core.known(name, manifest)
+            self._core.resolved(name, manifest)
         for blob in blobs:
             self._carry_out(self._core.found(blob, Tier.DISK))

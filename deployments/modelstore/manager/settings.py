@@ -5,12 +5,11 @@ from pathlib import Path
 
 from deployments.modelstore import wire
 from deployments.modelstore.device.driver import CUDA
-from policy.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
 class ManagerSettings:
-    """Settings of a manager; `InvalidInputError` if a value is not possible."""
+    """Settings of a manager."""
 
     #: None for a store of files alone.
     remote: str | None
@@ -23,9 +22,3 @@ class ManagerSettings:
     #: The GPU, as `CUDA_VISIBLE_DEVICES` names it: its number on the machine, or its UUID.
     device: str = "0"
     device_driver: str = CUDA
-    #: Whether processes may bring files of their own (`sojourn.shared_weights`).
-    files: bool = True
-
-    def __post_init__(self) -> None:
-        if self.remote is None and not self.files:
-            raise InvalidInputError("a store without a remote and without files has nothing")

@@ -255,7 +255,7 @@ BLOB = Blob("1" * 64, 10)
 def core_with(budgets=None, manifests=None, **options):
     core = StoreCore(budgets or {Tier.HOST: 100, Tier.DISK: 100}, **options)
     for name, manifest in (manifests or {NAME: manifest_of(BLOB)}).items():
-        core.known(name, manifest)
+        core.resolved(name, manifest)
     return core
 
 

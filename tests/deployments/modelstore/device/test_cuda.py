@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from deployments.modelstore.client import Hold, ask, open_in_tier
+from deployments.modelstore.client import ask, open_in_tier
 from deployments.modelstore.device import cuda_api
 from deployments.modelstore.device.cuda import CudaClient
 from deployments.modelstore.device.driver import Export
@@ -64,9 +64,8 @@ def fake_store(tmp_path, fake_cuda, words="", gpu_bytes=10 * MB):
 @contextmanager
 def region_of(store):
     """Attach to the model without torch, which takes no host memory for a GPU's."""
-    connection, grant, descriptors = open_in_tier("device", "m", store)
-    hold = Hold(connection.detach(), grant["source"])
-    [(_, size_bytes)] = grant["files"]
+    hold, grant, descriptors = open_in_tier("device", "m", store)
+    [size_bytes] = grant["sizes_bytes"]
     region = CudaClient(0).attach(Export(size_bytes, *descriptors))
     for descriptor in descriptors:
         os.close(descriptor)
