@@ -58,7 +58,7 @@ _LONGEST_HEAD = 4096
 #: A longer head goes to uvicorn's own protocol, which counts what it reads.
 _LONGEST_ORDINARY_HEAD = 16 << 10
 #: Fields that make a request one for uvicorn's own protocol, whatever their value.
-_UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"content-encoding"})
+_UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"content-encoding"})
 
 
 class RequestHead(NamedTuple):
@@ -87,7 +87,7 @@ class HeaderCache:
 
     A request is ordinary if it is a POST of HTTP/1.1 to exactly that path, on a connection that
     stays open, with a valid Content-Length and without anything that needs uvicorn's protocol:
-    chunks, an encoding, an expectation or an upgrade.
+    chunks, an encoding or an expectation. An offer to upgrade the connection is ignored.
     """
 
     def __init__(self, path: bytes) -> None:
@@ -167,7 +167,9 @@ def parse_head(head: bytes, path: bytes) -> RequestHead | None:
     parser = httptools.HttpRequestParser(collector)
     try:
         parser.feed_data(head)
-    except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+    except httptools.HttpParserUpgrade:
+        pass  # the parser would skip the body
+    except httptools.HttpParserError:
         return None
     headers = collector.headers
     fields = dict(headers)

@@ -129,6 +129,14 @@ async def test_every_answer_is_uvicorns_own_and_counted_by_its_status(caplog):
     assert counts == [expected, expected]
 
 
+async def test_an_offer_of_another_protocol_is_ignored():
+    """Java's client, and `curl --http2`, make one with a request; uvicorn skips its body."""
+    offer = "Connection: Upgrade, HTTP2-Settings", "Upgrade: h2c", "HTTP2-Settings: AAMAAABk"
+    async with serving() as served:
+        answers = await exchange(served.port, post(ONE, *offer) * 2, answers=2)
+        assert [head[:12] for head, _ in answers] == 2 * [b"HTTP/1.1 200"]
+
+
 async def test_a_full_replica_refuses_as_over_uvicorn():
     """If no other replica can be asked, by a status that HAProxy does not try again."""
     answers = []

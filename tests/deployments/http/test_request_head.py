@@ -115,7 +115,6 @@ def test_who_accepts_gzip(value, accepted):
         [*LINES, "Expect: 100-continue"],
         [*LINES, "Content-Encoding: gzip"],
         [*LINES, "Connection: close"],
-        [*LINES, "Connection: upgrade", "Upgrade: websocket"],
         [*LINES, "X-Request-Timeout-Ms: soon"],
         [*LINES, "X-Request-Priority: 700"],
         ["Host: x", "Content-Length: 1_0"],
