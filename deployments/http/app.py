@@ -38,7 +38,7 @@ from deployments.http.answers import (
     pays,
 )
 from deployments.http.console import EVENTS, Console
-from deployments.http.inference_protocol import parse_request, too_much_json
+from deployments.http.inference_protocol import too_much_json
 from deployments.http.request_body import SMALL_BODY_BYTES, Reservation, read_body
 from deployments.http.request_head import (
     AUTHORIZATION,
@@ -276,12 +276,7 @@ class InferenceApp:
                 raise
             if length <= SMALL_BODY_BYTES:
                 self._admit(body, arrival_s, priority)
-            request = parse_request(body, header_length, service.signature, timeout_ms, priority)
-            service.access.check_priority(
-                info.token, service.signature.priorities.level(request.priority)
-            )
-            if service.tracing.on:
-                info.trace = service.tracing.begin(info.traceparent, info.request_id, arrival_s)
+            request = service.parse(body, header_length, timeout_ms, priority, info, arrival_s)
             task = asyncio.current_task()
             assert task is not None
             watch = asyncio.create_task(_cancel_on_disconnect(receive, task))
@@ -296,7 +291,7 @@ class InferenceApp:
             finally:
                 watch.cancel()
                 if info.trace is not None:
-                    service.tracing.end(info.trace, status, request.rows, info.token)
+                    service.tracing.end(info, status, request.rows)
         return answer
 
     def _admit(self, body: bytes, arrival_s: float, priority: int) -> None:

@@ -18,7 +18,7 @@ from deployments.errors import BusyError, RequestError
 from deployments.haproxy.refusals import LIMIT_HEADER
 from deployments.http.answers import Answer, compressed, pays
 from deployments.http.hosted_app import HostedApp
-from deployments.http.inference_protocol import InferenceRequest, parse_request
+from deployments.http.inference_protocol import InferenceRequest
 from deployments.http.limited_protocol import LimitedProtocol
 from deployments.http.request_body import SMALL_BODY_BYTES, Reservation
 from deployments.http.request_head import END_OF_HEAD, REQUEST_ID, RequestHead
@@ -243,20 +243,13 @@ class InferenceProtocol(LimitedProtocol):
         hosted, head = self.hosted, self._head
         assert hosted is not None
         assert head is not None
-        service, info = hosted.app.service, self._info
+        service, info, arrival_s = hosted.app.service, self._info, self._arrival_s
         try:
-            request = parse_request(
-                body, head.header_length, service.signature, head.timeout_ms, head.priority
-            )
-            service.access.check_priority(
-                info.token, service.signature.priorities.level(request.priority)
+            request = service.parse(
+                body, head.header_length, head.timeout_ms, head.priority, info, arrival_s
             )
             self._request, self._service = request, service
-            if service.tracing.on:
-                info.trace = service.tracing.begin(
-                    info.traceparent, info.request_id, self._arrival_s
-                )
-            self._call = service.infer_nowait(request, self._arrival_s, self._answered, info)
+            self._call = service.infer_nowait(request, arrival_s, self._answered, info)
         except Exception as error:
             self._fail(error)
 
@@ -300,11 +293,10 @@ class InferenceProtocol(LimitedProtocol):
             self._write(*self._encoded(compressing.result()))
 
     def _end_trace(self, status: int) -> None:
-        info = self._info
-        if info.trace is not None:
+        if self._info.trace is not None:
             assert self._service is not None
             assert self._request is not None
-            self._service.tracing.end(info.trace, status, self._request.rows, info.token)
+            self._service.tracing.end(self._info, status, self._request.rows)
 
     def _encoded(self, answer: Answer) -> tuple[bytes, bytes]:
         """Count an answer, and return its bytes before and after the request id."""

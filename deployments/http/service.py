@@ -11,7 +11,7 @@ from deployments.access.web_pages import is_loopback
 from deployments.batcher.event_loop_meter import EventLoopMeter
 from deployments.batcher.queued_request import Cancellable, Outcome, outputs_of
 from deployments.haproxy.command import HTTP_HOST
-from deployments.http.inference_protocol import InferenceRequest
+from deployments.http.inference_protocol import InferenceRequest, parse_request
 from deployments.http.request_body import BodyBudget
 from deployments.http.signature import Signature, Tensors
 from deployments.observability.inference_statistics import BatchTotals
@@ -82,6 +82,26 @@ class Service(ABC):
     def concurrency(self) -> int | None:
         """Requests that the balancer should send at a time; None: as many as come."""
         return None
+
+    def parse(
+        self,
+        body: bytes,
+        header_length: int | None,
+        timeout_ms: float | None,
+        priority: int,
+        info: RequestInfo,
+        arrival_s: float,
+    ) -> InferenceRequest:
+        """Parse the body of a request, and begin its trace; arguments as for `parse_request`.
+
+        Errors are the same, and a `ForbiddenError` if its token may not claim its priority.
+        """
+        request = parse_request(body, header_length, self.signature, timeout_ms, priority)
+        level = self.signature.priorities.level(request.priority)
+        self.access.check_priority(info.token, level)
+        if self.tracing.on:
+            info.trace = self.tracing.begin(info, arrival_s)
+        return request
 
     @abstractmethod
     def admit(self, arrival_s: float, now_s: float, priority: int = 0) -> Refusal | None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from opentelemetry.sdk.trace import TracerProvider
     from opentelemetry.trace import Span, Tracer
 
+    from deployments.observability.request_info import RequestInfo
+
 #: W3C Trace Context: version, trace id, parent id, flags. Versions after 00 may add fields.
 _TRACEPARENT = re.compile(
     rb"(?:00(?=.{53}$)|(?!00|ff)[0-9a-f]{2})"
@@ -58,7 +60,6 @@ class RequestTrace:
     """Data of a traced request, with the client's valid `traceparent`, collected until its end."""
 
     arrival_s: float
-    request_id: bytes
     traceparent: bytes | None
     batches: list[BatchTimes] = field(default_factory=list)
 
@@ -104,11 +105,9 @@ class Tracing:
             # The exporter may wait for its collector, which would block the event loop.
             Thread(target=provider.shutdown, daemon=True).start()
 
-    def begin(
-        self, traceparent: bytes | None, request_id: bytes, arrival_s: float
-    ) -> RequestTrace | None:
+    def begin(self, info: "RequestInfo", arrival_s: float) -> RequestTrace | None:
         """Return a trace for a request, or None if it is not sampled."""
-        config = self._config
+        config, traceparent = self._config, info.traceparent
         if config is None:
             return None
         found = None if traceparent is None else _TRACEPARENT.fullmatch(traceparent)
@@ -119,11 +118,12 @@ class Tracing:
             sampled = bool(int(found[1], 16) & _SAMPLED)
         if not sampled or not self._bucket.take(arrival_s):
             return None
-        return RequestTrace(arrival_s, request_id, traceparent)
+        return RequestTrace(arrival_s, traceparent)
 
-    def end(self, trace: RequestTrace, status: int, rows: int, token: str | None = None) -> None:
-        tracer = self._tracer
-        if tracer is None:
+    def end(self, info: "RequestInfo", status: int, rows: int) -> None:
+        """Make the spans of a request that is traced."""
+        tracer, trace = self._tracer, info.trace
+        if tracer is None or trace is None:
             return
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
@@ -151,11 +151,11 @@ class Tracing:
                 "http.response.status_code": status,
                 "sojourn.model": self._model,
                 "sojourn.rows": rows,
-                "sojourn.request_id": trace.request_id.decode("latin-1"),
+                "sojourn.request_id": info.request_id.decode("latin-1"),
             }
         )
-        if token is not None:
-            root.set_attribute("sojourn.token", token)
+        if info.token is not None:
+            root.set_attribute("sojourn.token", info.token)
         if status >= 500:
             root.set_attribute("error.type", str(status))
             root.set_status(Status(StatusCode.ERROR))

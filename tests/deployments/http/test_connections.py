@@ -63,7 +63,7 @@ class SlowService:
         outputs = {"y": 2 * request.inputs["x"]}
         return self._loop.call_later(ANSWERS_AFTER_S, on_done, outputs)
 
-    infer = Service.infer
+    infer, parse = Service.infer, Service.parse
 
 
 def padded(length, *lines):

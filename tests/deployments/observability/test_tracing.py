@@ -17,6 +17,7 @@ from deployments.config.user_config import TracingConfig, parse_user_config
 from deployments.http.app import InferenceApp
 from deployments.http.hosted_app import HostedApp
 from deployments.http.protocol import InferenceProtocol
+from deployments.observability.request_info import RequestInfo
 from deployments.observability.tracing import BatchTimes, RequestTrace, Tracing
 from policy.errors import InvalidInputError
 from tests.support.models.doubles_service import USER_CONFIG, body, listening, make_service
@@ -40,7 +41,8 @@ def tracing_of(config: TracingConfig):
 
 
 def begun(tracing: Tracing, traceparent, number, now_s=0.0):
-    return sum(tracing.begin(traceparent, b"id", now_s) is not None for _ in range(number))
+    info = RequestInfo(b"id", traceparent)
+    return sum(tracing.begin(info, now_s) is not None for _ in range(number))
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
@@ -58,8 +60,8 @@ def test_an_invalid_traceparent_counts_as_none():
     no_trace, no_span = f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01"
     wrong = [b"", b"01", SAMPLED + b"-x", b"ff" + SAMPLED[2:], SAMPLED.upper()]
     for value in (*wrong, no_trace.encode(), no_span.encode()):
-        assert never.begin(value, b"id", 0.0) is None
-        trace = always.begin(value, b"id", 0.0)
+        assert never.begin(RequestInfo(b"id", value), 0.0) is None
+        trace = always.begin(RequestInfo(b"id", value), 0.0)
         assert trace.traceparent is None
 
 
@@ -86,12 +88,12 @@ def milliseconds(spans, origin):
 def test_a_request_in_two_batches_has_the_times_of_both():
     tracing, exporter = tracing_of(TracingConfig())
     arrival_s = time.monotonic() - 1
-    trace = RequestTrace(arrival_s, b"id-7", SAMPLED)
+    trace = RequestTrace(arrival_s, SAMPLED)
     for start_s, end_s, device_s in ((0.1, 0.3, 0.15), (0.35, 0.5, 9.0)):
         trace.batches.append(
             BatchTimes(arrival_s + start_s, arrival_s + end_s, device_s, 4, "full", False)
         )
-    tracing.end(trace, 200, 6, "alice")
+    tracing.end(RequestInfo(b"id-7", token="alice", trace=trace), 200, 6)
     spans = by_name(exporter.get_finished_spans())
     (root,) = spans["infer"]
     assert milliseconds(spans["queue"], root) == [[0, 100], [300, 350]]
@@ -153,12 +155,12 @@ async def test_requests_over_http_are_traced(http, monkeypatch):
 def test_another_configuration_replaces_the_exporter_and_none_ends_it():
     tracing, exporter = tracing_of(TracingConfig())
     tracing.configure(TracingConfig())
-    tracing.end(RequestTrace(time.monotonic(), b"a", None), 200, 1)
+    tracing.end(RequestInfo(b"a", trace=RequestTrace(time.monotonic(), None)), 200, 1)
     assert len(exporter.get_finished_spans()) == 1
     tracing.configure(None)
     assert not tracing.on
-    assert tracing.begin(SAMPLED, b"id", 0.0) is None
-    tracing.end(RequestTrace(time.monotonic(), b"b", None), 200, 1)
+    assert begun(tracing, SAMPLED, 1) == 0
+    tracing.end(RequestInfo(b"b", trace=RequestTrace(time.monotonic(), None)), 200, 1)
     assert len(exporter.get_finished_spans()) == 1
 
 
@@ -186,8 +188,9 @@ def test_the_exporter_reaches_a_collector():
         endpoint = f"http://127.0.0.1:{server.server_port}/v1/traces"
         tracing = Tracing("digits", "1")
         tracing.configure(TracingConfig(sample_percent=100, endpoint=endpoint))
-        trace = tracing.begin(SAMPLED, b"id-7", time.monotonic())
-        tracing.end(trace, 503, 1)
+        info = RequestInfo(b"id-7", SAMPLED)
+        info.trace = tracing.begin(info, time.monotonic())
+        tracing.end(info, 503, 1)
         tracing.close()  # sends what is left
         path, content = received.get(timeout=LIMIT_S)
         server.shutdown()
