@@ -44,34 +44,15 @@ def default_limit_bytes() -> int:
 
 
 class BodyBudget:
-    """Bytes of large bodies that are being read, or wait for their answer.
+    """Bytes of large bodies that are being read, or wait for their answer, in all and by token.
 
     They count as they arrive: a client that only announces a large body takes no room from others.
-    A single body is always let in.
     """
 
     def __init__(self, limit_bytes: int | None = None) -> None:
         self.limit_bytes = default_limit_bytes() if limit_bytes is None else limit_bytes
         self.used_bytes = 0
-        self._by_token: Counter[str | None] = Counter()
-
-    def grow(self, held_bytes: int, more_bytes: int, token: str | None) -> None:
-        """Reserve room for more of a body that holds some already.
-
-        `BusyError` if there is too little left, or its token has its share already.
-        """
-        used_bytes, of_token = self.used_bytes, self._by_token[token]
-        if used_bytes > held_bytes and used_bytes + more_bytes > self.limit_bytes:
-            raise BusyError(NO_MEMORY, "memory")
-        most_bytes = TOKEN_SHARE * self.limit_bytes
-        if token and of_token > held_bytes and of_token + more_bytes > most_bytes:
-            raise BusyError(f"the token {token!r} has too many large requests here", "memory")
-        self.used_bytes += more_bytes
-        self._by_token[token] += more_bytes
-
-    def release(self, fewer_bytes: int, token: str | None) -> None:
-        self.used_bytes -= fewer_bytes
-        self._by_token[token] -= fewer_bytes
+        self.by_token: Counter[str | None] = Counter()
 
 
 class Reservation:
@@ -83,15 +64,30 @@ class Reservation:
         self._budget, self._token, self._bytes = budget, token, 0
 
     def grow_to(self, total_bytes: int) -> None:
-        """Reserve up to `total_bytes` in all, as `BodyBudget.grow`; small bodies reserve none."""
-        if total_bytes > max(self._bytes, SMALL_BODY_BYTES):
-            self._budget.grow(self._bytes, total_bytes - self._bytes, self._token)
-            self._bytes = total_bytes
+        """Reserve up to `total_bytes` in all; small bodies reserve none.
+
+        `BusyError` if there is too little left, or its token has its share already. A single body
+        is always let in.
+        """
+        budget, token, held_bytes = self._budget, self._token, self._bytes
+        if total_bytes <= max(held_bytes, SMALL_BODY_BYTES):
+            return
+        others = budget.used_bytes - held_bytes
+        if others and others + total_bytes > budget.limit_bytes:
+            raise BusyError(NO_MEMORY, "memory")
+        others = budget.by_token[token] - held_bytes
+        if token and others and others + total_bytes > TOKEN_SHARE * budget.limit_bytes:
+            raise BusyError(f"the token {token!r} has too many large requests here", "memory")
+        self._add(total_bytes - held_bytes)
 
     def release(self) -> None:
         if self._bytes:
-            self._budget.release(self._bytes, self._token)
-            self._bytes = 0
+            self._add(-self._bytes)
+
+    def _add(self, more_bytes: int) -> None:
+        self._bytes += more_bytes
+        self._budget.used_bytes += more_bytes
+        self._budget.by_token[self._token] += more_bytes
 
     def __enter__(self) -> Self:
         return self
