@@ -1,4 +1,4 @@
-"""The command line, `sojourn COMMAND`: each command is a module of `sojourn.commands`.
+"""The command line, `sojourn COMMAND`: each command is in a module of `sojourn.commands`.
 
 A command's module is imported only when that command runs, so `sojourn solve` does not wait for Ray
 or torch to load.
@@ -31,6 +31,8 @@ COMMANDS = {
     "top": "Watch a running service in the terminal: its SLA, replicas, and decisions.",
     "token": "Make a token that lets a client use a service.",
 }
+#: Modules that have a second command, by its name.
+_MODULES = {"explain": "top"}
 #: Their matrices are small: several threads would spend more time waiting for each other.
 _COMMANDS_OF_ONE_THREAD = ("plan", "simulate", "solve")
 
@@ -52,8 +54,8 @@ class _LazyGroup(click.Group):
             from deployments.models.threads import limit_threads
 
             limit_threads(1)
-        module = importlib.import_module(f"sojourn.commands.{cmd_name}")
-        command: click.Command = module.command
+        module = importlib.import_module(f"sojourn.commands.{_MODULES.get(cmd_name, cmd_name)}")
+        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

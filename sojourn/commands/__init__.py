@@ -1,1 +1,1 @@
-"""The commands of the CLI: `sojourn.commands.NAME.command` is the click command NAME."""
+"""The commands of the CLI, which `sojourn.cli` imports one by one."""
