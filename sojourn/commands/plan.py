@@ -137,6 +137,8 @@ def command(
         raise InvalidInputError("--power-limit-w: omit --energy-price and --estimator")
     service = service_model(measured, objective, delays, settings)
     profile = service.profile
+    if energy_price is None and replica_price:
+        raise InvalidInputError("--replica-price: needs --energy-price")
     if energy_price is not None and profile.energy_mj is None:
         raise InvalidInputError(
             "--energy-price: the profile has no energy; measure a profile with energy"

@@ -106,6 +106,7 @@ def test_with_prices_the_lowest_cost_is_chosen(plan, default_plan):
         (["--estimator", "rand", "--response-time-ms", "1.7"], "allow 11.07 ms or more"),
         (["--estimator", "rand", "--max-replicas", "5"], "allow more replicas"),
         (["--power-limit-w", "900", "--energy-price", "1"], "--power-limit-w: omit --energy"),
+        (["--replica-price", "2"], "--replica-price: needs --energy-price"),
     ],
 )
 def test_a_user_error(refused, more, message):
