@@ -19,17 +19,14 @@ minutes; with ``--quick``, two.
 import json
 import os
 import platform
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
-from urllib.request import urlopen
 
 import click
 import numpy as np
@@ -40,8 +37,9 @@ from torch import nn
 from benchmarks.arguments import json_option, print_result, quick_option
 from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
-from benchmarks.peers.servers import HOST, PORT
-from benchmarks.store_models import manager, publish, timed
+from benchmarks.peers.servers import HOST, PORT, SERVERS, running
+from benchmarks.store_models import MB, manager, publish, timed
+from deployments.local.urls import get_json
 from deployments.models.base import Model, TensorSpec
 from deployments.modelstore.tensors import load_state_dict
 from deployments.profiling.energy import best_meter
@@ -49,7 +47,6 @@ from deployments.profiling.measure import measure_profile
 from loadtests.schedule import Step, poisson_schedule
 from sojourn.output import say
 
-MB = 1_000_000
 LOADS = (0.3, 0.6, 0.9)
 PERCENTILES = (50, 95, 99)
 SLA = {"response_time_ms": 50, "percentile": 99}
@@ -127,32 +124,9 @@ def profiles(device: str, quick: bool) -> dict[str, Any]:
     return results
 
 
-@contextmanager
-def serving(device: str, objective: str) -> Iterator[None]:
-    """Serve the digits under an objective."""
-    config = json.dumps({"sla": SLA, "policy": OBJECTIVES[objective]})
-    command = [sys.executable, "-m", "benchmarks.peers.uvicorn_server", "digits", str(PORT), device]
-    process = subprocess.Popen([*command, config])
-    try:
-        for _ in range(600):
-            if process.poll() is not None:
-                raise click.ClickException("the server did not start")
-            try:
-                if said()["table"] == "solved":
-                    break
-            except OSError:
-                pass
-            time.sleep(0.1)
-        yield
-    finally:
-        process.terminate()
-        process.wait(20)
-
-
 def said() -> dict[str, Any]:
     """Return what the replica says of itself."""
-    with urlopen(f"http://{HOST}:{PORT}/sojourn/policy", timeout=5) as answer:
-        content: dict[str, Any] = json.load(answer)
+    content: dict[str, Any] = get_json(f"http://{HOST}:{PORT}/sojourn/policy")
     return content
 
 
@@ -188,8 +162,12 @@ def service(device: str, quick: bool) -> dict[str, Any]:
     workload = Workload("digits", OpenInference(), example_rows("digits", 64))
     run_s = 3.0 if quick else 15.0
     results: dict[str, Any] = {"sla": SLA}
-    for objective in OBJECTIVES:
-        with serving(device, objective):
+    for objective, policy in OBJECTIVES.items():
+        config = json.dumps({"sla": SLA, "policy": policy})
+        command = [sys.executable, "-m", SERVERS["bare_uvicorn"].module, "digits", str(PORT)]
+        with running([*command, device, config], workload):
+            while said()["table"] == "solving":
+                time.sleep(0.1)
             under_load(workload, 200.0, run_s, device)
             capacity_per_s = said()["sla_rate_per_s"]
             if capacity_per_s is None:

@@ -6,7 +6,6 @@ import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,7 +19,6 @@ from benchmarks.inputs import EMULATED_P4_CONFIG, ROOT
 from deployments.local.serve_api import ServeApi
 
 _SOJOURN = (sys.executable, "-m", "sojourn.cli")
-_TIMEOUT_S = 5
 
 
 @dataclass(frozen=True)
@@ -95,13 +93,6 @@ def load_test(url: str, *options: str, check: bool = True) -> dict[str, Any]:
     ).stdout
     report: dict[str, Any] = json.loads(output)
     return report
-
-
-def get_json(url: str, headers: Mapping[str, str] | None = None) -> dict[str, Any]:
-    request = urllib.request.Request(url, headers=dict(headers or {}))
-    with urllib.request.urlopen(request, timeout=_TIMEOUT_S) as answer:
-        content: dict[str, Any] = json.load(answer)
-    return content
 
 
 def running_replicas(dashboard: str) -> dict[str, int]:

@@ -28,7 +28,6 @@ from benchmarks.arguments import json_option, plot_option, print_result, quick_o
 from deployments.pipelines.core.items import Flow
 from deployments.pipelines.planning.profiling import measure_profiles
 from deployments.pipelines.planning.tandem import response_ms_of
-from policy.errors import InvalidInputError
 from policy.profile import Profile
 from sojourn import Pipeline, Stage
 
@@ -228,7 +227,7 @@ def main(quick: bool, only: str | None, as_json: bool, plot_file: Path | None) -
     """Measure pipelines: hops, throughput, and predicted percentiles."""
     parts = PARTS if only is None else (only,)
     if plot_file is not None and "predicted" not in parts:
-        raise InvalidInputError("--plot draws the predicted percentiles")
+        raise click.UsageError("--plot draws the predicted percentiles")
     result: dict[str, Any] = {}
     if "hops" in parts:
         result |= measure_hops(1.0 if quick else 8.0)

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import safetensors.torch
@@ -15,32 +16,32 @@ from torch import nn
 
 from deployments.modelstore.client import ask
 from deployments.modelstore.errors import StoreError, UnavailableError
+from deployments.modelstore.files import publishing
+from deployments.modelstore.names import ModelName
 
 MB = 1_000_000
 
 
 def publish(root: Path, name: str, network: nn.Module) -> Path:
     """Write a network's weights to the remote; return the file."""
-    folder = root / "pytorch" / name / "1"
-    folder.mkdir(parents=True)
-    path = folder / "model.safetensors"
-    safetensors.torch.save_file(network.state_dict(), path)
-    subprocess.run("sha256sum *.safetensors > SHA256SUMS", shell=True, cwd=folder, check=True)
-    return path
+    model = ModelName.parse(name)
+    with TemporaryDirectory() as folder:
+        path = Path(folder, "model.safetensors")
+        safetensors.torch.save_file(network.state_dict(), path)
+        publishing.publish({model: [path]}, root)
+    return root / model.path / path.name
 
 
 @contextmanager
-def manager(
-    folder: Path, host_bytes: int, *options: str, disk_bytes: int = 4000 * MB
-) -> Iterator[None]:
+def manager(folder: Path, host_bytes: int) -> Iterator[None]:
     """Run a manager in a process of its own, whose socket this process uses."""
     socket_path = folder / "run" / "store.sock"
     arguments = ["--remote", (folder / "remote").as_uri(), "--disk", str(folder / "disk")]
-    arguments += ["--host-bytes", str(host_bytes), "--disk-bytes", str(disk_bytes)]
+    arguments += ["--host-bytes", str(host_bytes)]
     said = folder / "manager.log"
     with said.open("w") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "sojourn.cli", "store", "serve", *arguments, *options],
+            [sys.executable, "-m", "sojourn.cli", "store", "serve", *arguments],
             env=os.environ | {"SOJOURN_STORE": str(socket_path)},
             stderr=log,
         )

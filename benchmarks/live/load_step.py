@@ -23,11 +23,11 @@ from benchmarks.local_service import (
     LocalService,
     ReplicaWatcher,
     emulated_p4_document,
-    get_json,
     load_test,
     running_replicas,
     running_service,
 )
+from deployments.local.urls import get_json
 
 PORT = 8124
 LOW_PER_S, HIGH_PER_S = 40, 100

@@ -19,10 +19,11 @@ import numpy as np
 
 from benchmarks.arguments import json_option, print_result, quick_option
 from benchmarks.inputs import GOOGLENET_P4
-from benchmarks.local_service import get_json, running_service, service_document
-from benchmarks.peers.open_loop import REFUSALS, open_loop
+from benchmarks.local_service import running_service, service_document
+from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import OpenInference, Workload, example_rows
-from loadtests.records import Outcome
+from deployments.local.urls import get_json
+from loadtests.records import LOST, REFUSED
 from loadtests.schedule import Step, poisson_schedule
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
@@ -120,12 +121,12 @@ def measure(
         factor=factor,
         in_time_of_possible=float(good.sum()) / run_s / possible,
         in_time_share=float(good.mean()),
-        refused_share=float(np.isin(outcome, REFUSALS).mean()),
+        refused_share=float(np.isin(outcome, REFUSED).mean()),
         late_share=float((answered & ~good).mean()),
         replica_late_share=(after["late"] - before["late"]) / max(1, completed),
         p50_ms=p50_ms,
         p99_ms=p99_ms,
-        lost=int(np.isin(outcome, (Outcome.UNANSWERED, Outcome.TIMEOUT, Outcome.CONNECTION)).sum()),
+        lost=int(np.isin(outcome, LOST).sum()),
     )
 
 

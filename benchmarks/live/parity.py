@@ -33,11 +33,11 @@ from benchmarks.inputs import AZURE_CONVERSATION_TRACE
 from benchmarks.local_service import (
     ReplicaWatcher,
     emulated_p4_document,
-    get_json,
     load_test,
     running_service,
 )
 from deployments.config.user_config import AutoscalerConfig
+from deployments.local.urls import get_json
 from deployments.models.loading import load_model
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile

@@ -18,10 +18,10 @@ from matplotlib.figure import Figure
 from benchmarks.arguments import json_option, plot_option, print_result, quick_option
 from benchmarks.local_service import (
     emulated_p4_document,
-    get_json,
     load_test,
     running_service,
 )
+from deployments.local.urls import get_json
 from policy.batching_policy import BatchingPolicy
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate

@@ -32,8 +32,6 @@ PATIENCE_S = 5.0
 KEEP_EVERY = 64
 #: From the end of the preparations to the start.
 _LEAD_NS = 100_000_000
-#: Statuses that mean "not now": busy, crowded out, or given up because it would come too late.
-REFUSALS = (429, 503, 504)
 _SO_TIMESTAMPNS = 35
 _PR_SET_TIMERSLACK = 29
 

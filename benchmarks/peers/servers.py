@@ -9,11 +9,12 @@ import tempfile
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import click
 import psutil
 
 from benchmarks.inputs import ROOT
@@ -27,7 +28,7 @@ CACHE_VARIABLE = "SOJOURN_BENCHMARK_CACHE"
 REQUIREMENTS = Path(__file__).with_name("requirements")
 
 
-class UnavailableError(Exception):
+class UnavailableError(click.ClickException):
     """A server cannot be measured on this machine; the message says why in one line."""
 
 
@@ -118,6 +119,13 @@ def serving(server: Server, model: str, workload: Workload, replicas: int = 1) -
     command = [python, "-m", server.module, model, str(PORT)]
     if server.scalable:
         command.append(str(replicas))
+    with running(command, workload):
+        yield
+
+
+@contextmanager
+def running(command: Sequence[str], workload: Workload) -> Iterator[None]:
+    """Run a server until the context ends; its first request must be answered rightly."""
     with tempfile.TemporaryFile("w+") as log:
         process = subprocess.Popen(
             command,

@@ -8,7 +8,6 @@ Each kind of stranger leaves buffers behind that the next of its kind uses again
 from the end of the first round of all strangers.
 """
 
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
@@ -124,4 +123,4 @@ def main(minutes: float, as_json: bool) -> None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()

@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 
+from loadtests.records import REFUSED
 from policy.objective import ServiceLevelObjective
 
 #: The SLA is judged over windows of this length.
 WINDOW_S = 2.0
-_REFUSALS = frozenset({429, 503, 504})
 
 
 class Outcome(Enum):
@@ -62,7 +62,7 @@ def outcome_of(status: int, right: bool, took_s: float, sla_s: float) -> Outcome
     """Judge an answer by its status, its content and its time."""
     if status == 200:
         return Outcome.RIGHT if right else Outcome.WRONG
-    in_time = status in _REFUSALS and took_s <= sla_s
+    in_time = status in REFUSED and took_s <= sla_s
     return Outcome.REFUSED if in_time else Outcome.FAILED
 
 

@@ -13,7 +13,9 @@ NO_ANSWER = (OSError, http.client.HTTPException)
 """Errors of ``urllib`` if nothing answers, or not in HTTP, or not to the end."""
 
 
-def get_json(url: str | urllib.request.Request, token: str | None, timeout_s: float = 5.0) -> Any:
+def get_json(
+    url: str | urllib.request.Request, token: str | None = None, timeout_s: float = 5.0
+) -> Any:
     """Return the JSON at a URL; raise one of `NO_ANSWER`, or `ValueError` if it is none."""
     request = url if isinstance(url, urllib.request.Request) else urllib.request.Request(url)
     for name, value in authorization(token).items():
