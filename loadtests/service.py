@@ -1,19 +1,16 @@
 """Queries to the service under test: the model's metadata and the SLA."""
 
-import json
 import urllib.error
 import urllib.request
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote
 
-from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.config.user_config import SLAConfig
-from deployments.local.urls import NO_ANSWER, check_url, get_json
+from deployments.local.urls import NO_ANSWER, ask, check_url, error_message, get_json
 from loadtests.answers import Case
 from policy.errors import InvalidInputError
-
-ASK_TIMEOUT_S = 10.0
 
 
 def model_metadata(url: str, model: str | None, token: str | None = None) -> dict[str, Any]:
@@ -22,35 +19,14 @@ def model_metadata(url: str, model: str | None, token: str | None = None) -> dic
     None stands for its only model. Whatever the service answers instead is an `InvalidInputError`.
     """
     check_url("--url", url)
-    try:
-        if model is None:
-            hosted = get_json(f"{url}/v2/models", token, ASK_TIMEOUT_S)["models"]
-            if len(hosted) > 1:
-                names = ", ".join(hosted)
-                raise InvalidInputError(f"the service at {url} has {names}: choose one by --model")
-            (model,) = hosted
-        metadata = get_json(f"{url}/v2/models/{quote(model, safe='')}", token, ASK_TIMEOUT_S)
-    except urllib.error.HTTPError as error:
-        if error.code == 404:
-            what = "list of models" if model is None else f"model {model!r}"
-            raise InvalidInputError(
-                f"the service at {url} has no {what}{_error_message(error)}; "
-                "--model names it, and --url ends with its route prefix, if it has one"
-            ) from None
-        if error.code in (401, 403):
-            raise InvalidInputError(
-                f"the service at {url} needs a token for inference: pass it with --token-file or "
-                f"in {TOKEN_VARIABLE}"
-            ) from None
-        raise InvalidInputError(f"the service at {url} is not ready: HTTP {error.code}") from None
-    except NO_ANSWER as error:
-        reason = getattr(error, "reason", error)
-        raise InvalidInputError(
-            f"no service answers at {url} ({reason}); `sojourn serve` starts one"
-        ) from None
-    except (ValueError, KeyError, TypeError):
-        metadata = None
-    if not isinstance(metadata, dict) or not {"name", "inputs", "outputs"} <= metadata.keys():
+    if model is None:
+        hosted = ask(url, "/v2/models", token).get("models") or ()
+        if len(hosted) > 1:
+            names = ", ".join(hosted)
+            raise InvalidInputError(f"the service at {url} has {names}: choose one by --model")
+        model = next(iter(hosted), None)
+    metadata = ask(url, f"/v2/models/{quote(model, safe='')}", token) if model else {}
+    if not {"name", "inputs", "outputs"} <= metadata.keys():
         raise InvalidInputError(f"the service at {url} does not speak the Open Inference Protocol")
     return metadata
 
@@ -78,19 +54,9 @@ def policy_of(model: str, policy: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def read_json(url: str, token: str | None, path: str) -> dict[str, Any] | None:
     """Return the JSON object at a path of the service, or None without access."""
-    try:
-        content = get_json(f"{url}{path}", token, ASK_TIMEOUT_S)
-    except (*NO_ANSWER, ValueError):
-        return None
-    return content if isinstance(content, dict) else None
-
-
-def _error_message(error: urllib.error.HTTPError) -> str:
-    """Return the service's own message, in parentheses, if it answered in JSON."""
-    try:
-        return f" ({json.load(error)['error']})"
-    except (*NO_ANSWER, ValueError, KeyError, TypeError):
-        return ""
+    with suppress(InvalidInputError):
+        return ask(url, path, token)
+    return None
 
 
 def recorded_outputs(
@@ -107,10 +73,10 @@ def recorded_outputs(
         f"{url}/v2/models/{quote(model, safe='')}/infer", case.body, dict(case.headers)
     )
     try:
-        outputs: list[dict[str, Any]] = get_json(request, token, ASK_TIMEOUT_S)["outputs"]
+        outputs: list[dict[str, Any]] = get_json(request, token)["outputs"]
     except urllib.error.HTTPError as error:
         raise InvalidInputError(
-            f"the service answers HTTP {error.code}{_error_message(error)}"
+            f"the service answers HTTP {error.code}{error_message(error)}"
         ) from None
     except (*NO_ANSWER, ValueError, KeyError, TypeError) as error:
         raise InvalidInputError(f"the service at {url} gave no answer: {error}") from None

@@ -1,14 +1,12 @@
 """The state of a running service, as its replicas and its autoscaler report it."""
 
 import time
-import urllib.error
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from deployments.access.credentials import TOKEN_VARIABLE, read_token
-from deployments.local.urls import NO_ANSWER, check_url, get_json
-from policy.errors import InvalidInputError
+from deployments.access.credentials import read_token
+from deployments.local.urls import ask, check_url
 
 Document = Mapping[str, Any]
 
@@ -149,39 +147,4 @@ def open_view(url: str, token_file: Path | None) -> ServiceView:
 
 def _asker(url: str, token: str | None) -> Callable[[str], Any]:
     """Return a function that reads a path; each call opens a connection, to any replica."""
-
-    def ask(path: str) -> Any:
-        try:
-            content = get_json(url + path, token, ASK_TIMEOUT_S)
-        except urllib.error.HTTPError as error:
-            error.close()
-            refusal = _refused(url, error.code, error.headers.get("X-Sojourn-Reason"))
-            raise InvalidInputError(refusal) from None
-        except NO_ANSWER as error:
-            reason = getattr(error, "reason", error)
-            raise InvalidInputError(f"no service answers at {url} ({reason})") from None
-        except ValueError:
-            content = None
-        if not isinstance(content, dict):
-            raise InvalidInputError(f"{url}{path} is not that of a Sojourn service")
-        return content
-
-    return ask
-
-
-def _refused(url: str, status: int, reason: str | None) -> str:
-    if status in (401, 403):
-        return (
-            f"the service at {url} needs a token for operations: pass it with --token-file or in "
-            f"{TOKEN_VARIABLE}"
-        )
-    if status == 404:
-        return (
-            f"there is no Sojourn service at {url}; --url ends with its route prefix, if it has one"
-        )
-    if reason == "no_replica":
-        return (
-            f"no replica of the service at {url} answers, so every request is refused; `serve "
-            "status` and the replicas' logs say why none starts"
-        )
-    return f"the service at {url} is not ready: HTTP {status}"
+    return lambda path: ask(url, path, token, ASK_TIMEOUT_S)

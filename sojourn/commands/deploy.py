@@ -12,7 +12,7 @@ from deployments.access.credentials import read_token
 from deployments.config.document import DEPLOYMENT, IMPORT_PATH, PIPELINE_IMPORT_PATH
 from deployments.config.user_config import parse_user_config
 from deployments.local.serve_api import ServeApi
-from deployments.local.urls import NO_ANSWER, check_url, get_json
+from deployments.local.urls import ask, check_url
 from deployments.pipelines.serving.config import DEPLOYMENT as PIPELINE_DEPLOYMENT
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
@@ -121,11 +121,10 @@ def _url_of(document: dict[str, Any], dashboard: str) -> str:
 def _in_force(url: str, entry: dict[str, Any]) -> dict[str, Any]:
     """Return what a replica says of its configuration, or why that is not known."""
     prefix = (entry.get("route_prefix") or "/").rstrip("/")
-    asked = f"{url}{prefix}/sojourn/policy"
     try:
-        policy = get_json(asked, read_token())
-    except (*NO_ANSWER, ValueError) as error:
-        return {"unknown": f"{asked}: {error}"}
+        policy = ask(f"{url}{prefix}", "/sojourn/policy", read_token())
+    except InvalidInputError as error:
+        return {"unknown": str(error)}
     names = ("sla_in_words", "control_limit", "max_wait_ms", "config_error")
     return {name: policy[name] for name in names if name in policy}
 

@@ -23,7 +23,7 @@ from deployments.haproxy.routing import serve_environment, supervisor_environmen
 from deployments.local.environment import ray_access
 from deployments.local.run import LocalRun
 from deployments.local.service import LocalService, local_service
-from deployments.local.urls import NO_ANSWER, get_json
+from deployments.local.urls import ask
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective
 from sojourn import option_types
@@ -226,9 +226,9 @@ def _summary(
     }
     try:
         policy = {} if application.is_pipeline else _solved_policy(url)
-        request = get_json(f"{url}/sojourn/example", read_token())
+        request = ask(url, "/sojourn/example", read_token())
         example = json.dumps(request, separators=(",", ":"))
-    except (*NO_ANSWER, ValueError, KeyError) as error:
+    except InvalidInputError as error:
         # It may need a token, or a replica may be busy or be replaced just now: the service runs.
         return {**addresses, "unknown": str(error)}
     closed = application.access.closed(INFERENCE)
@@ -246,11 +246,11 @@ def _curl(url: str, model: str, example: str, token: str) -> str:
 
 def _solved_policy(url: str) -> dict[str, Any]:
     """Return a summary of the policy, once its table is solved or after a time limit."""
-    policy = get_json(f"{url}/sojourn/policy", read_token())
+    policy = ask(url, "/sojourn/policy", read_token())
     waited_until_s = time.monotonic() + TABLE_TIMEOUT_S
     while policy["table"] == "solving" and time.monotonic() < waited_until_s:
         time.sleep(0.2)
-        policy = get_json(f"{url}/sojourn/policy", read_token())
+        policy = ask(url, "/sojourn/policy", read_token())
     return {name: policy[name] for name in ("table", "control_limit", "max_wait_ms")}
 
 
@@ -261,10 +261,7 @@ def _print_summary(summary: dict[str, Any]) -> None:
     click.echo(f"  SLA: {summary['sla']}")
     click.echo(f"  console: {summary['url']}/sojourn/")
     if "unknown" in summary:
-        click.echo(
-            f"  the policy is not known ({summary['unknown']}); {summary['url']}/sojourn/policy "
-            f"shows it, where access is limited with a token for operations in {TOKEN_VARIABLE}"
-        )
+        click.echo(f"  the policy is not known: {summary['unknown']}")
         return
     if "table" in summary:
         click.echo(_policy_in_words(summary))

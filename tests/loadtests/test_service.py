@@ -34,7 +34,7 @@ def test_a_service_of_one_model_is_asked_for_its_name(monkeypatch):
     hosted = ["tickets"]
     metadata = {"name": "tickets", "inputs": [], "outputs": []}
     paths = {"/v2/models": {"models": hosted}, "/v2/models/tickets": metadata}
-    monkeypatch.setattr(service, "get_json", lambda url, *_: paths[url.removeprefix("http://s")])
+    monkeypatch.setattr(service, "ask", lambda url, path, token: paths[path])
     assert model_metadata("http://s", None) == metadata
     hosted.append("mails")
     with pytest.raises(InvalidInputError, match="has tickets, mails: choose one by --model"):

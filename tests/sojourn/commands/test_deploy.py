@@ -44,13 +44,14 @@ def test_another_sla_changes_nothing_else(deployed, capsys):
 
 
 def test_what_a_replica_rejects_is_said_and_is_an_error(deployed, monkeypatch, capsys):
-    def get(url, _):
-        error = {"http://127.0.0.1:1/b/sojourn/policy": "sla: wrong"}.get(url)
+    def ask(url, path, _):
+        assert path == "/sojourn/policy"
+        error = {"http://127.0.0.1:1/b": "sla: wrong"}.get(url)
         return {"sla_in_words": f"the SLA at {url}", "control_limit": 4, "config_error": error}
 
-    monkeypatch.setattr(deploy, "get_json", get)
+    monkeypatch.setattr(deploy, "ask", ask)
     assert main(["deploy", "--sla", "50ms@95", "--application", "b"]) == 1
-    first, second = (f"the SLA at http://127.0.0.1:1/{name}/sojourn/policy" for name in "ab")
+    first, second = (f"the SLA at http://127.0.0.1:1/{name}" for name in "ab")
     assert capsys.readouterr().out.splitlines() == [
         f"a: {first} in force, control limit 4, replicas: 1",
         f"b: rejected: sla: wrong; {second} stay in force",

@@ -2,14 +2,13 @@ import json
 import os
 import signal
 import subprocess
-import urllib.error
-from email.message import Message
 from types import SimpleNamespace
 
 import pytest
 
 from deployments.config.user_config import AccessConfig
 from deployments.local.service import LocalService
+from policy.errors import InvalidInputError
 from sojourn.cli import main
 from sojourn.commands import serve
 from sojourn.served import Served
@@ -38,19 +37,18 @@ def test_the_curl_line_is_short_and_can_be_pasted(tmp_path, data):
     assert subprocess.check_output(line, shell=True, env=environment, text=True) == example
 
 
-@pytest.mark.parametrize("status", [401, 503])
-def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(monkeypatch, capsys, status):
-    def get(url, _token):
-        raise urllib.error.HTTPError(url, status, "not now", Message(), None)
+def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(monkeypatch, capsys):
+    def ask(*_):
+        raise InvalidInputError("not now")
 
-    monkeypatch.setattr(serve, "get_json", get)
+    monkeypatch.setattr(serve, "ask", ask)
     running = LocalService(("http://s",), "http://d", "http://m", lambda: None)
     served = Served("99%", AccessConfig(), further_models=("n", "o"))
     summary = serve._summary("m", "http://s", served, running, 7.0)
     assert (summary["url"], summary["sla"], summary["start_s"]) == ("http://s", "99%", 7.0)
     serve._print_summary(summary)
     printed = capsys.readouterr().out
-    assert f"HTTP Error {status}" in printed
+    assert "the policy is not known: not now" in printed
     assert "further models of its replicas: n, o\n" in printed
 
 
