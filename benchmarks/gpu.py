@@ -1,13 +1,12 @@
-"""Measure what only a GPU can show: batch times and energy, predictions, copies. Without Ray.
+"""Measure what only a GPU can show: predictions, power, copies. Without Ray.
 
     python -m benchmarks.gpu [--quick] [--json]
 
 One command for a machine that has a GPU and the packages of requirements.lock; Ray and Locust may
-be missing. Without a GPU it runs on the CPU, and what needs one is null. It takes under eight
-minutes; with ``--quick``, two.
+be missing. Without a GPU it runs on the CPU, and what needs one is null. It takes under five
+minutes; with ``--quick``, one. `sojourn profile --device cuda` measures the time and the energy of
+batches.
 
-- ``profiles``: a convolutional network and a transformer block: time and energy (NVML) of a batch
-  by its size, and how far each is from a line over the batch size, as a share of the value.
 - ``service``: the digits behind our batcher and ASGI app on uvicorn. Poisson arrivals come at 0.3,
   0.6 and 0.9 of the rate that the replica says it can take within its SLA: predicted and measured
   percentiles, and mean power. `greedy` starts a batch whenever the device is free; `policy` keeps
@@ -22,16 +21,13 @@ import platform
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import click
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from benchmarks.arguments import json_option, print_result, quick_option
@@ -40,10 +36,8 @@ from benchmarks.peers.protocols import OpenInference, Workload, example_rows
 from benchmarks.peers.servers import HOST, PORT, SERVERS, running
 from benchmarks.store_models import MB, manager, publish, timed
 from deployments.local.urls import get_json
-from deployments.models.base import Model, TensorSpec
 from deployments.modelstore.tensors import load_state_dict
 from deployments.profiling.energy import best_meter
-from deployments.profiling.measure import measure_profile
 from loadtests.schedule import Step, poisson_schedule
 from sojourn.output import say
 
@@ -54,74 +48,6 @@ OBJECTIVES = {
     "greedy": {"objective": "weights", "energy_weight": 0},
     "policy": {"objective": "sla"},
 }
-
-
-class TorchModel(Model):
-    """A torch network as a model; its output is one number per row."""
-
-    outputs = (TensorSpec("y", "FP32", ()),)
-
-    def __init__(self, network: nn.Module, shape: tuple[int, ...]) -> None:
-        self.inputs = (TensorSpec("x", "FP32", shape),)
-        self._network = network
-
-    def load(self, device: str) -> None:
-        """Move the network to the device."""
-        self._device = torch.device(device)
-        self._network.to(self._device).eval()
-
-    def forward(self, batch: Mapping[str, NDArray[Any]]) -> dict[str, NDArray[Any]]:
-        with torch.inference_mode():
-            rows = torch.from_numpy(batch["x"]).to(self._device)
-            return {"y": self._network(rows).flatten(1).mean(1).cpu().numpy()}
-
-
-def networks() -> dict[str, TorchModel]:
-    """Return the networks that are profiled, with random weights."""
-    widths = (3, 32, 64, 128, 256)
-    convolutions: list[nn.Module] = []
-    for before, after in pairwise(widths):
-        convolutions += [nn.Conv2d(before, after, 3, stride=2, padding=1), nn.ReLU()]
-    block = nn.TransformerEncoderLayer(512, 8, 2048, batch_first=True)
-    return {
-        "convolutional": TorchModel(nn.Sequential(*convolutions), (3, 96, 96)),
-        "transformer_block": TorchModel(block, (64, 512)),
-    }
-
-
-def line_error(values: NDArray[np.float64]) -> float:
-    """Return the largest distance of values from a line over the batch size, relatively."""
-    sizes = np.arange(1, values.size + 1)
-    weights = 1 / values
-    line = np.polyval(np.polyfit(sizes, values, 1, w=weights), sizes)
-    return float(np.max(np.abs(line / values - 1)))
-
-
-def profiles(device: str, quick: bool) -> dict[str, Any]:
-    """Measure the profile of each network."""
-    meter, note = best_meter(device)
-    results = {}
-    for name, model in networks().items():
-        model.load(device)
-        profile = measure_profile(
-            model,
-            model_name=name,
-            device=device,
-            max_batch_size=8 if quick else 32,
-            budget_s=4.0 if quick else 40.0,
-            energy_meter=meter,
-            energy_note=note,
-        )
-        energy = profile.energy_mj
-        results[name] = {
-            "latency_ms": profile.latency_ms.tolist(),
-            "latency_line_error": line_error(profile.latency_ms),
-            "energy_mj": None if energy is None else energy.tolist(),
-            "energy_line_error": None if energy is None else line_error(energy),
-            "idle_power_w": profile.idle_power_w,
-            "energy_source": note,
-        }
-    return results
 
 
 def said() -> dict[str, Any]:
@@ -223,13 +149,13 @@ def machine(device: str) -> dict[str, Any]:
 
 
 @click.command()
-@quick_option("Use smaller batches and models, and shorter runs.")
+@quick_option("Use a smaller model in the store, and shorter runs.")
 @json_option
 def main(quick: bool, as_json: bool) -> None:
     """Measure on the GPU, or on the CPU what does not need one."""
     device = "cuda" if torch.cuda.is_available() else "cpu"
     results: dict[str, Any] = {"quick": quick, "machine": machine(device)}
-    for part in (profiles, service, store):
+    for part in (service, store):
         say(f"{part.__name__} on {device} …")
         results[part.__name__] = part(device, quick)
     print_result(results, as_json)
