@@ -15,7 +15,7 @@ import click
 
 from sojourn.output import json_option, print_json, print_table
 
-__all__ = ["json_option", "plot_option", "print_result", "quick_option"]
+__all__ = ["cell", "json_option", "plot_option", "print_result", "quick_option"]
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -44,7 +44,7 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
         return
     if not sys.stdout.isatty():
         os.environ.setdefault("COLUMNS", "160")  # the tables are wider than the default for files
-    single = [(name, _cell(v)) for name, v in result.items() if not isinstance(v, dict | list)]
+    single = [(name, cell(v)) for name, v in result.items() if not isinstance(v, dict | list)]
     if single:
         print_table(("measured", "value"), single)
     for name, value in result.items():
@@ -55,7 +55,7 @@ def print_result(result: Mapping[str, Any], as_json: bool) -> None:
         else:
             continue
         headings = list(dict.fromkeys(heading for row in rows for heading in row))
-        cells = [[_cell(row.get(heading, "")) for heading in headings] for row in rows]
+        cells = [[cell(row.get(heading, "")) for heading in headings] for row in rows]
         print_table(headings, cells, title=name)
 
 
@@ -63,9 +63,9 @@ def _columns(value: Any) -> dict[str, Any]:
     return value if isinstance(value, dict) else {"value": value}
 
 
-def _cell(value: Any) -> str:
+def cell(value: Any) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{key}: {_cell(entry)}" for key, entry in value.items())
+        return ", ".join(f"{key}: {cell(entry)}" for key, entry in value.items())
     if isinstance(value, list | tuple):
-        return ", ".join(map(_cell, value))
+        return ", ".join(map(cell, value))
     return "none" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

@@ -35,6 +35,7 @@ from pathlib import Path
 from typing import Any
 
 import click
+import psutil
 import torch
 from torch import Tensor
 
@@ -95,18 +96,13 @@ def first_answer(source: str, folder: Path, name: str) -> tuple[float, float]:
 def pss_of_weights(source: str, folder: Path, name: str) -> int:
     """Return by how much this process's memory grows while all processes hold a network's."""
     ctypes.CDLL(None).malloc_trim(0)
-    before_bytes = _pss_bytes()
+    before_bytes = psutil.Process().memory_full_info().pss
     state = weights(source, folder, name)
     read_all(state)
     _together.wait()
-    grown_bytes = _pss_bytes() - before_bytes
+    grown_bytes = psutil.Process().memory_full_info().pss - before_bytes
     _together.wait()
     return grown_bytes
-
-
-def _pss_bytes() -> int:
-    lines = Path("/proc/self/smaps_rollup").read_text().splitlines()
-    return next(1024 * int(line.split()[1]) for line in lines if line.startswith("Pss:"))
 
 
 def compare(folder: Path, name: str, repeats: int, pool: Pool) -> dict[str, Any]:
