@@ -156,6 +156,7 @@ class Stage:
 
     @property
     def most_workers(self) -> float:
+        """How many workers the stage may have: one per CPU if it names them."""
         if self.cpus is not None:
             return len(self.cpus)
         return 1 if self.place == "loop" else math.inf
