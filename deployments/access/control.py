@@ -6,7 +6,6 @@ request without access is not parsed and does not count as load.
 
 import math
 from collections import Counter
-from dataclasses import dataclass
 
 from deployments.access.tokens import bearer_token, digest_of
 from deployments.config.user_config import AccessConfig, Scope, TokenConfig
@@ -33,14 +32,6 @@ def scope_of(path: str) -> Scope | None:
     return INFERENCE
 
 
-@dataclass(slots=True)
-class _Token:
-    """A token, prepared for the check."""
-
-    config: TokenConfig
-    bucket: TokenBucket | None
-
-
 class AccessControl:
     """Admit or deny requests by their Authorization header; by default, everything is open.
 
@@ -53,27 +44,30 @@ class AccessControl:
         self.local_only = False
         self._replicas = 1
         #: By digest. The duration of a search reveals nothing: nobody can choose a token by that.
-        self._tokens: dict[bytes, _Token] = {}
+        self._tokens: dict[bytes, TokenConfig] = {}
+        self._by_name: dict[str, TokenConfig] = {}
+        #: Of the tokens with a rate, by name.
+        self._buckets: dict[str, TokenBucket] = {}
         self._closed: frozenset[Scope] = frozenset()
         self.configure(config or AccessConfig())
 
     def configure(self, config: AccessConfig) -> None:
         """Apply a configuration; a token with an unchanged limit keeps its usage."""
-        before = self._tokens
+        before, tokens = self._buckets, config.tokens or ()
         self._closed = frozenset(scope for scope in (INFERENCE, OPERATIONS) if config.closed(scope))
-        self._tokens = {}
-        self._highest = {token.name: token.highest_priority for token in config.tokens or ()}
-        for token in config.tokens or ():
-            old = before.get(token.digest)
-            if old is not None and _limit(old.config) == _limit(token):
-                bucket = old.bucket
-            else:
-                bucket = self._make_bucket(token)
-            self._tokens[token.digest] = _Token(token, bucket)
+        self._tokens = {token.digest: token for token in tokens}
+        self._by_name = {token.name: token for token in tokens}
+        self._buckets = {}
+        for token in tokens:
+            if token.requests_per_s is not None:
+                share, bucket = self._share(token), before.get(token.name)
+                if bucket is None or (bucket.rate_per_s, bucket.burst) != share:
+                    bucket = TokenBucket(*share)
+                self._buckets[token.name] = bucket
 
     @property
     def limits_rates(self) -> bool:
-        return any(token.bucket is not None for token in self._tokens.values())
+        return bool(self._buckets)
 
     def share_among(self, replicas: int, now_s: float) -> None:
         """Limit tokens to this replica's share of their rates, one of `replicas` equal shares."""
@@ -81,9 +75,8 @@ class AccessControl:
         if replicas == self._replicas:
             return
         self._replicas = replicas
-        for token in self._tokens.values():
-            if token.bucket is not None:
-                token.bucket.resize(*self._share(token.config), now_s)
+        for name, bucket in self._buckets.items():
+            bucket.resize(*self._share(self._by_name[name]), now_s)
 
     def admit(
         self,
@@ -109,23 +102,24 @@ class AccessControl:
             return None
         try:
             token = self._allowed(authorization, scope)
-            bucket = token.bucket
+            bucket = self._buckets.get(token.name)
             if bucket is not None and not bucket.take(now_s):
-                raise _rate_limited(token.config, bucket.wait_s(now_s))
+                raise _rate_limited(token, bucket.wait_s(now_s))
         except DENIALS as error:
             self.denied[error.status] += 1
             raise
-        name = token.config.name
-        self.admitted[name] += 1
-        return name
+        self.admitted[token.name] += 1
+        return token.name
 
     def check_priority(self, name: str | None, level: int, scope: Scope = INFERENCE) -> None:
         """Raise a `ForbiddenError` if a token may not claim a level of priority; 0 claims none."""
-        highest = self._highest.get(name, 1) if name is not None else 1
-        if 0 < level < highest:
+        token = self._by_name.get(name) if level and name is not None else None
+        if token is not None and level < token.highest_priority:
             self.denied[ForbiddenError.status] += 1
             raise ForbiddenError(
-                f"the token {name!r} may claim priorities from {highest} on, not {level}", scope
+                f"the token {name!r} may claim priorities from {token.highest_priority} on, not "
+                f"{level}",
+                scope,
             )
 
     def allows(self, authorization: bytes | None, scope: Scope) -> bool:
@@ -141,7 +135,7 @@ class AccessControl:
             return False
         return True
 
-    def _allowed(self, authorization: bytes | None, scope: Scope) -> _Token:
+    def _allowed(self, authorization: bytes | None, scope: Scope) -> TokenConfig:
         if authorization is None:
             raise UnauthorizedError("this needs a token: send the header Authorization: Bearer …")
         secret = bearer_token(authorization)
@@ -150,24 +144,15 @@ class AccessControl:
         token = self._tokens.get(digest_of(secret))
         if token is None:
             raise UnauthorizedError("the token is unknown or was revoked", invalid=True)
-        if scope not in token.config.scopes:
-            raise ForbiddenError(
-                f"the token {token.config.name!r} does not have the scope {scope}", scope
-            )
+        if scope not in token.scopes:
+            raise ForbiddenError(f"the token {token.name!r} does not have the scope {scope}", scope)
         return token
-
-    def _make_bucket(self, token: TokenConfig) -> TokenBucket | None:
-        return None if token.requests_per_s is None else TokenBucket(*self._share(token))
 
     def _share(self, token: TokenConfig) -> tuple[float, float]:
         """Return this replica's share of a token's rate and burst."""
         assert token.requests_per_s is not None
         burst = token.requests_per_s if token.burst is None else token.burst
         return token.requests_per_s / self._replicas, max(1.0, burst / self._replicas)
-
-
-def _limit(token: TokenConfig) -> tuple[float | None, float | None]:
-    return token.requests_per_s, token.burst
 
 
 def _rate_limited(token: TokenConfig, wait_s: float) -> RateLimitedError:
