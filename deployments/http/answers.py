@@ -7,7 +7,6 @@ the interpreter's lock.
 
 import gzip
 import logging
-import reprlib
 from typing import Any
 
 import numpy as np
@@ -37,9 +36,6 @@ Answer = tuple[int, bytes, Headers]
 
 JSON = (b"content-type", b"application/json")
 BINARY = (b"content-type", b"application/octet-stream")
-
-_quoting = reprlib.Repr()
-_quoting.maxstring = 120
 
 
 def json_answer(content: Any, status: int = 200) -> Answer:
@@ -81,13 +77,8 @@ def check_method(method: str, *allowed: str) -> None:
     """Raise a `MethodNotAllowedError` unless the method is one of `allowed`."""
     if method not in allowed:
         raise MethodNotAllowedError(
-            f"the method must be {' or '.join(allowed)}, not {quote(method)}", allowed
+            f"the method must be {' or '.join(allowed)}, not {method!r:.100}", allowed
         )
-
-
-def quote(text: str) -> str:
-    """Quote the client's text for an error message: shortened, and always valid Unicode."""
-    return _quoting.repr(text)
 
 
 #: orjson writes NaN and infinity so.

@@ -46,6 +46,7 @@ from deployments.http.request_head import (
     HEADER_LENGTH,
     MAX_REQUEST_ID_BYTES,
     REQUEST_ID,
+    Headers,
     accepts_gzip,
     check_single_valued,
     read_length,
@@ -91,8 +92,14 @@ async def _cancel_on_disconnect(receive: Receive, task: asyncio.Task[Any]) -> No
 
 #: Key of a scope: when the request could first have been read, by `time.monotonic`.
 ARRIVAL = "sojourn.arrival_s"
+#: Key of a scope: Ray, between this app and the client, adds the request id to the answer.
+ID_IS_ADDED = "sojourn.id_is_added"
 #: A larger answer may not leave at once, whether its client reads it or not.
 SOCKET_BYTES = 64 << 10
+
+
+def _id_field(scope: AsgiScope, info: RequestInfo) -> Headers:
+    return [] if ID_IS_ADDED in scope else [(REQUEST_ID, info.request_id)]
 
 
 async def _no_autoscaler() -> Mapping[str, Any]:
@@ -186,7 +193,7 @@ class InferenceApp:
                 headers.append((b"connection", b"close"))
         self.service.answers[counted_as((status, body, headers))] += 1
         headers.append((b"content-length", b"%d" % len(body)))
-        headers.append((REQUEST_ID, info.request_id))
+        headers.extend(_id_field(scope, info))
         headers.append((LIMIT_HEADER, b"%d" % self.limit(len(body))))
         headers.append((MAX_BODY_HEADER, b"%d" % self.max_body_bytes))
         if scope["method"] == "HEAD":
@@ -245,7 +252,7 @@ class InferenceApp:
             service = self.service
             return not service.draining and service.access.allows(authorization, OPERATIONS)
 
-        await self.console.stream(receive, send, [(REQUEST_ID, info.request_id)], may_go_on)
+        await self.console.stream(receive, send, _id_field(scope, info), may_go_on)
         self.service.answers[200, ""] += 1
 
     async def _infer(

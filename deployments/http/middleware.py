@@ -26,14 +26,13 @@ from typing import Any, ClassVar, cast
 
 import uvicorn
 from starlette.middleware import Middleware
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.config import HTTP_PROTOCOLS
 
 from deployments.haproxy import replica_sockets
-from deployments.http.app import InferenceApp
+from deployments.http.app import ID_IS_ADDED, InferenceApp
 from deployments.http.hosted_app import HostedApp
 from deployments.http.protocol import InferenceProtocol
-from deployments.http.request_head import REQUEST_ID
 
 #: Connections that are accepted in one iteration, each of which may bring a request.
 ACCEPTED_AT_ONCE = 32
@@ -108,36 +107,21 @@ class FastPath:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer the request or pass it on."""
-        if self.opened is None or scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         hosted = InferenceProtocol.hosted
-        if hosted is not None:
+        if hosted is not None and scope["type"] == "http":
             prefix = hosted.root_path
             if scope["path"].startswith((f"{prefix}/v2", f"{prefix}/sojourn/")):
                 scope["root_path"] = prefix
                 await hosted.app(scope, receive, send)
                 return
-        await self._app(scope, receive, _drop_repeated_request_ids(send))
-        app, loop = self.opened
-        # Ray may run user code, and with it the batcher, on an event loop of its own.
-        if hosted is None and loop is asyncio.get_running_loop():
-            # Ray's wrapper writes the route prefix here; a replica can learn it nowhere else.
-            InferenceProtocol.hosted = HostedApp(app, scope.get("root_path", ""))
-
-
-def _drop_repeated_request_ids(send: Send) -> Send:
-    """Keep only the first request id: the app and Ray's wrapper each add one."""
-
-    async def send_with_one_id(message: Message) -> None:
-        if message["type"] == "http.response.start":
-            headers = list(message.get("headers", ()))
-            ids = [field for field in headers if field[0] == REQUEST_ID]
-            others = [field for field in headers if field[0] != REQUEST_ID]
-            message = {**message, "headers": [*others, *ids[:1]]}
-        await send(message)
-
-    return send_with_one_id
+        scope[ID_IS_ADDED] = True
+        await self._app(scope, receive, send)
+        if hosted is None and self.opened is not None and scope["type"] == "http":
+            app, loop = self.opened
+            # Ray may run user code, and with it the batcher, on an event loop of its own.
+            if loop is asyncio.get_running_loop():
+                # Ray's wrapper writes the route prefix here; a replica can learn it nowhere else.
+                InferenceProtocol.hosted = HostedApp(app, scope.get("root_path", ""))
 
 
 def middlewares() -> list[Middleware]:

@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from deployments.errors import NotFoundError
-from deployments.http.answers import Answer, check_method, json_answer, quote
+from deployments.http.answers import Answer, check_method, json_answer
 from deployments.http.service import Service
 from deployments.models.base import TensorSpec
 from deployments.observability.inference_statistics import RequestTotals
@@ -102,7 +102,7 @@ class Resources:
             if path.startswith(start):
                 raise NotFoundError(problem)
         model_path = f"/v2/models/{service.model_name}"
-        raise NotFoundError(f"there is no path {quote(path or '/')}; the model is at {model_path}")
+        raise NotFoundError(f"there is no path {path or '/'!r:.100}; the model is at {model_path}")
 
     def _statistics(self, service: Service) -> Mapping[str, Any]:
         totals = self._totals.describe(
@@ -114,11 +114,11 @@ class Resources:
 def _check_model(service: Service, name: str, version: str | None) -> None:
     if name != service.model_name:
         raise NotFoundError(
-            f"there is no model {quote(name)}; this service has {service.model_name!r}"
+            f"there is no model {name!r:.100}; this service has {service.model_name!r}"
         )
     if version is not None and version != service.model_version:
         raise NotFoundError(
-            f"model {name!r} has no version {quote(version)}; "
+            f"model {name!r} has no version {version!r:.100}; "
             f"its version is {service.model_version!r}"
         )
 
