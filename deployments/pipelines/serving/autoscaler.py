@@ -2,12 +2,14 @@
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from autoscaler.reports import curve_to_floats
+from autoscaler.worker import WorkerError
 from deployments.control.worker_process import WorkerProcess
 from deployments.pipelines.core.steps import Step
 from deployments.pipelines.pipeline import Pipeline
@@ -60,6 +62,7 @@ class PipelineAutoscaler:
         if self._planning is not None:
             self._planning.cancel()  # it is for the SLA until now
         await self._plan(sla, counts_refusals=False)
+        self._planned_s = -math.inf
 
     async def _plan(self, sla: ServiceLevelObjective, counts_refusals: bool) -> None:
         stages = {stage.name: stage for stage in self._pipeline.stages}
@@ -114,7 +117,9 @@ class PipelineAutoscaler:
         assert self.sla is not None
         try:
             await self._plan(self.sla, counts_refusals=True)
-        except Exception:
+        except Exception as error:
+            if isinstance(error, WorkerError):
+                self._counts_refusals = False  # it may do better next time
             logger.exception("the stages could not be planned again; the plan in force stays")
 
     def step(self, now_s: float) -> None:
@@ -130,12 +135,10 @@ class PipelineAutoscaler:
 
     def _is_outdated(self) -> bool:
         is_planning = self._planning is not None and not self._planning.done()
-        if self.table is None or is_planning:
+        if self.table is None or is_planning or time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
             return False
         if not self._counts_refusals:
             return True
-        if time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
-            return False
         profiles, before = self._planned
         items = self.scaler.items_per_request
         if any(stage.batch_profile is not profiles[stage.name] for stage in self._pipeline.stages):

@@ -13,6 +13,7 @@ import pytest_asyncio
 import yaml
 
 from autoscaler.reports import ReplicaReport
+from autoscaler.worker import WorkerError
 from deployments.errors import StartError
 from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.planning.division_table import DivisionTable
@@ -256,6 +257,24 @@ async def test_the_stages_are_resized_as_decided_and_the_decisions_are_readable(
     assert (report.settings.standbys, report.settings.retries) == (0, 5)
     await until(lambda: service.autoscaler.table is not planned)
     assert service.autoscaler.table == planned  # by the worker process: few are refused
+    await service.close()
+
+
+async def test_a_plan_whose_process_died_is_made_again(monkeypatch):
+    monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
+    monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)
+    asked: list[bool] = []
+
+    async def plan(autoscaler, steps, sla):
+        asked.append(autoscaler._counts_refusals)
+        if len(asked) == 2:
+            raise WorkerError("it died")
+        return TABLE
+
+    monkeypatch.setattr(PipelineAutoscaler, "_solve", plan)
+    service = make_service({}, autoscaling={"max_workers": 4})
+    await service.start()
+    await until(lambda: asked == [False, True, True])
     await service.close()
 
 
