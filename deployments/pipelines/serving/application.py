@@ -128,8 +128,10 @@ class PipelineReplica:
 
     def check_health(self) -> None:
         """Raise if Ray must replace this replica: a stage cannot start a worker."""
-        for stage in self._service.pipeline.core.stages:
-            if stage.lost is not None:
+        pipeline = self._service.pipeline
+        for stage in pipeline.core.stages:
+            # Ray replaces the replicas of a stage in a deployment; another pipeline finds no more.
+            if stage.lost is not None and stage.name not in pipeline.replicas:
                 raise RuntimeError(stage.lost)
 
     async def __del__(self) -> None:

@@ -5,8 +5,7 @@ import contextlib
 import importlib.metadata
 import signal
 import socket
-from collections.abc import Callable, Iterator
-from types import FrameType
+from collections.abc import Callable
 
 import uvicorn
 
@@ -19,8 +18,6 @@ from deployments.pipelines.serving.app import PipelineApp
 from deployments.pipelines.serving.config import PipelineFile
 from deployments.pipelines.serving.service import PipelineService
 
-_STOP = (signal.SIGINT, signal.SIGTERM)
-
 
 async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) -> None:
     """Serve a pipeline until SIGINT or SIGTERM; `on_ready` is called with the URL."""
@@ -28,6 +25,7 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
         service = PipelineService(config.pipeline, config.user_config)
         service.access.local_only = is_loopback(config.http_host)
         await service.start()
+        loop = asyncio.get_running_loop()
         app = PipelineApp(service, importlib.metadata.version("sojourn"))
         InferenceProtocol.hosted = HostedApp(app)
         try:
@@ -41,8 +39,14 @@ async def serve_pipeline(config: PipelineFile, on_ready: Callable[[str], None]) 
                     access_log=False,
                 ),
             )
-            server.on_ready = lambda: on_ready(url_of(config.http_host, config.http_port))
-            server.on_stop = service.begin_drain
+
+            def stop(number: int) -> None:
+                service.begin_drain()
+                server.handle_exit(number, None)
+
+            for number in (signal.SIGINT, signal.SIGTERM):
+                loop.add_signal_handler(number, stop, number)
+            on_ready(url_of(config.http_host, config.http_port))
             await server.serve([listener])
         finally:
             InferenceProtocol.hosted = None
@@ -61,26 +65,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    on_ready: Callable[[], None]
-    on_stop: Callable[[], None]
-
-    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
-        self.on_stop()
-        super().handle_exit(sig, frame)
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Stop at SIGINT and SIGTERM; uvicorn's own would raise them again before `close` ends."""
-        loop = asyncio.get_running_loop()
-        for number in _STOP:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in _STOP:
-                loop.remove_signal_handler(number)
-
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self.on_ready()
+    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+        """Leave signals to the loop; uvicorn would raise them again before `close` ends."""
+        return contextlib.nullcontext()
