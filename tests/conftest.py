@@ -1,5 +1,6 @@
 """Settings of all tests: repeatable Hypothesis examples, Ctrl-C, and folders of their own."""
 
+import gc
 import signal
 import sys
 import tempfile
@@ -7,11 +8,16 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-settings.register_profile("sojourn", derandomize=True, deadline=None, database=None)
+settings.register_profile("sojourn", max_examples=50, derandomize=True, deadline=None, database=None)
 settings.load_profile("sojourn")
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, which some of them test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def pytest_collection_finish():
+    """Spare each pass of garbage collection the walk over all that was imported."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)

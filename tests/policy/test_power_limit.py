@@ -46,7 +46,10 @@ def test_the_power_is_within_the_ceiling_and_a_higher_one_holds_no_less(table, l
     assert replicas * found.mean_power_w <= 1.03 * limit_w
 
 
-def test_a_table_survives_a_report_and_a_file(table):
+def test_a_table_survives_a_report_and_a_file():
+    cells = range(len(LOADS) * len(MULTIPLES))
+    policies = tuple(BatchingPolicy.from_control_limit(1 + cell % 8, 8) for cell in cells)
+    table = PowerTable(100.0, 10.0, 46.0, tuple(map(float, cells)), (*policies, policies[0]))
     assert PowerTable.from_dict(table.to_dict()) == table
     assert PowerTable.from_floats(table.to_floats()).power_w == table.power_w
     assert len(table.to_floats()) == PowerTable.SIZE

@@ -7,7 +7,6 @@ from onnx import TensorProto, helper
 from sklearn.datasets import load_diabetes, load_iris
 from sklearn.linear_model import LinearRegression, LogisticRegression
 from sklearn.svm import LinearSVC
-from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
 
 from deployments.models.base import Model
 from policy.errors import InvalidInputError
@@ -110,7 +109,10 @@ def test_a_joblib_file_is_read_only_if_it_is_trusted(tmp_path):
         SklearnModel(str(tmp_path / "other.joblib"), trust=True)
 
 
+@pytest.mark.slow
 def test_a_classifier_of_transformers(tmp_path):
+    from transformers import BertConfig, BertForSequenceClassification, BertTokenizerFast
+
     (tmp_path / "vocab.txt").write_text("\n".join(WORDS))
     tokenizer = BertTokenizerFast(str(tmp_path / "vocab.txt"))
     tokenizer.save_pretrained(tmp_path / "saved")

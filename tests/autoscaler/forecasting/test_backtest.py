@@ -120,7 +120,7 @@ def test_the_first_and_the_incumbent_stay_unless_another_saves_enough(costs, inc
 @LAWS
 @given(st.integers(0, 10**6), st.sampled_from([1, 6]), st.sampled_from([1, 12]))
 def test_the_largest_rise_is_that_of_a_horizon_over_the_time_before_it(seed, ahead, look_back):
-    history = history_of(bursty(seed, seconds=2000))
+    history = history_of(bursty(seed, seconds=500))
     required = history.required_rates.values
     rises = [
         required[now + 1 : now + 1 + ahead].max() / required[now - look_back + 1 : now + 1].max()

@@ -33,7 +33,7 @@ TOKENS = [
 async def closed_service(http, tokens=TOKENS):
     async with (
         serving(http=http, access={"tokens": tokens}) as (service, _, port),
-        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}") as client,
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", verify=False) as client,
     ):
         yield service, client
 

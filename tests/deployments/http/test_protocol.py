@@ -279,7 +279,7 @@ async def test_without_a_hosted_app_everything_goes_to_asgi():
 def test_unread_answers_are_bounded_and_the_slowest_reader_goes_first(steps):
     now_s = 0.0
     unread, waiting, broken_off = UnreadAnswers(lambda: now_s), dict[int, int](), 0
-    transports = [mock.Mock() for _ in range(5)]
+    transports = [mock.Mock(["get_write_buffer_size", "abort"]) for _ in range(5)]
     for client, size in steps:
         transports[client].get_write_buffer_size.return_value = size
         waiting.pop(client, None)

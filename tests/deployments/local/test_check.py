@@ -24,13 +24,14 @@ ROOT = Path(__file__).parents[3]
 P4 = load_service_configs(ROOT / "configs" / "emulated-p4.yaml")[0]
 #: The table of this objective is the fastest to solve.
 FAST = {"policy": {"objective": "weights"}}
+LATE = {"limits": {"late": "serve"}}
 
 
 def test_an_sla_out_of_reach_is_told_unless_late_answers_are_wanted():
-    sla = {"response_time_ms": 3, "percentile": 99}
+    short = {**FAST, "sla": {"response_time_ms": 3, "percentile": 99}}
     with pytest.raises(InfeasibleError, match=r"within 3 ms is out of reach: .* 99% within 49 ms"):
-        check_model(P4.args.model, parse_user_config({"sla": sla}))
-    check_model(P4.args.model, parse_user_config({"sla": sla, "limits": {"late": "serve"}}))
+        check_model(P4.args.model, parse_user_config(short))
+    check_model(P4.args.model, parse_user_config(short | LATE))
 
 
 def test_a_history_that_cannot_be_used_is_told(tmp_path):
@@ -155,7 +156,7 @@ def test_the_model_is_imported_in_a_process_of_its_own(tmp_path, monkeypatch):
 def test_replicas_without_room_are_told(monkeypatch):
     monkeypatch.setattr("autoscaler.worker.run", in_this_process)
     scaled = {"replicas": (1, 9), "actor": ActorOptions(num_cpus=0.5)}
-    many = P4.model_copy(update={**scaled, "user_config": parse_user_config(FAST)})
+    many = P4.model_copy(update={**scaled, "user_config": parse_user_config(LATE)})
     assert check_service(many, cpu_count=2).notes == (
         "max_replicas is 9, and this machine has CPUs for 4: 2 CPUs, 0.5 for each replica",
     )

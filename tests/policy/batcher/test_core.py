@@ -190,9 +190,9 @@ def test_once_nothing_arrives_no_request_waits_longer_than_the_policy_for_the_si
 def test_a_lone_client_after_a_rush_does_not_wait_for_company_that_has_left():
     """It waited the longest wait with every request for seconds, as its rate is a mean over 5 s."""
     alone, in_company = (BatchingPolicy.from_control_limit(limit, 16) for limit in (1, 16))
-    core = BatcherCore(PolicyTable((4000.0,), (alone, in_company)), Limits(18.0, 100, [0.3] * 16))
+    core = BatcherCore(PolicyTable((1000.0,), (alone, in_company)), Limits(18.0, 100, [0.3] * 16))
     run = Run(core, batch_s=lambda _: 0.3e-3)
-    run.coming += [Request(1e-4 * number, 1) for number in range(20_000)]
+    run.coming += [Request(4e-4 * number, 1) for number in range(5000)]
     run.coming += [Request(2 + 0.02 * number, 1) for number in range(1, 100)]
     while run.now_s < 2:
         run.step()

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import load_file
-from transformers import BertConfig, BertModel
 
 import sojourn
 
@@ -18,10 +17,14 @@ SMALL, LARGE = {"num_hidden_layers": 1}, {"num_hidden_layers": 6, "intermediate_
 
 
 def bert(options):
+    from transformers import BertConfig, BertModel
+
     return BertModel(BertConfig(hidden_size=576, vocab_size=1000, **options)).eval()
 
 
 def from_pretrained(folder):
+    from transformers import BertModel
+
     return BertModel.from_pretrained(folder).eval()
 
 
