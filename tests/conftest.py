@@ -8,7 +8,9 @@ import tempfile
 import pytest
 from hypothesis import settings
 
-settings.register_profile("sojourn", max_examples=50, derandomize=True, deadline=None, database=None)
+settings.register_profile(
+    "sojourn", max_examples=50, derandomize=True, deadline=None, database=None
+)
 settings.load_profile("sojourn")
 
 # A shell that runs the tests in the background has them ignore Ctrl-C, which some of them test.

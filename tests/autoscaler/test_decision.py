@@ -1,5 +1,5 @@
 import orjson
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.decision import DECISIONS_KEPT, RECORD_AGAIN_AFTER_S, Decision, DecisionLog
@@ -29,7 +29,6 @@ def test_a_clock_that_is_set_back_does_not_stop_recording():
 
 
 @given(numbers=st.lists(st.integers(0, 3), max_size=300), step_s=st.floats(0.1, 100))
-@settings(derandomize=True, max_examples=50, deadline=None, database=None)
 def test_the_log_is_bounded_and_a_restored_log_continues(numbers, step_s):
     log = DecisionLog()
     for index, number in enumerate(numbers):

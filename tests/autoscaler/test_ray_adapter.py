@@ -3,28 +3,20 @@
 `tests/integration` runs it in a real controller.
 """
 
-import warnings
 from random import Random
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from ray.serve._private.common import TimeStampedValue
 
-from autoscaler import scaled_deployments
+from autoscaler import ray_adapter, scaled_deployments
+from autoscaler.ray_adapter import SojournAutoscalingPolicy, replica_reports
 from autoscaler.reports import ReplicaReport, curve_to_floats
 from autoscaler.standbys import StandbyRoles, roles_key
 from policy.load_lateness import LoadLatenessCurve
+from tests.support.autoscaling.ray_contexts import Offered, context, keep_in_memory
 from tests.support.autoscaling.stores import Store
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from ray.serve._private.common import TimeStampedValue
-
-    from autoscaler import ray_adapter
-    from autoscaler.ray import metrics as ray_metrics
-    from autoscaler.ray_adapter import SojournAutoscalingPolicy, replica_reports
-    from tests.support.autoscaling.ray_contexts import Offered, context
-
 
 #: Two have the same SLA rate.
 CURVES = [
@@ -40,9 +32,7 @@ def store():
 
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch, store: Store):
-    monkeypatch.setattr(scaled_deployments, "_deployments", {})
-    monkeypatch.setattr(ray_adapter, "store", lambda: store)
-    monkeypatch.setattr(ray_metrics, "export", lambda *_: None)
+    keep_in_memory(monkeypatch, store)
 
 
 @pytest.fixture
@@ -129,9 +119,7 @@ def test_of_a_large_fleet_a_sample_is_read_and_decides_alike(offered: Offered, m
 
     def decided(most_reports):
         monkeypatch.setattr(ray_adapter, "MAX_REPORTS", most_reports)
-        monkeypatch.setattr(scaled_deployments, "_deployments", {})
-        store = Store()
-        monkeypatch.setattr(ray_adapter, "store", lambda: store)
+        keep_in_memory(monkeypatch, Store())
         policy, random, log = SojournAutoscalingPolicy(), Random(1), []
         names = [f"{random.random():.12f}" for _ in range(60)]
         load, running = Offered(), 40

@@ -1,24 +1,13 @@
-import warnings
-
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from autoscaler import scaled_deployments, shared_budget
 from autoscaler.decision import Decision
+from autoscaler.ray_adapter import SojournAutoscalingPolicy
 from autoscaler.shared_budget import CLAIM_LASTS_S, Claim, SharedBudget, share_budget
 from policy.errors import InvalidInputError
+from tests.support.autoscaling.ray_contexts import Offered, context, keep_in_memory
 from tests.support.autoscaling.stores import Store
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from autoscaler import ray_adapter
-    from autoscaler.ray import metrics as ray_metrics
-    from autoscaler.ray_adapter import SojournAutoscalingPolicy
-    from tests.support.autoscaling.ray_contexts import Offered, context
-
-
-QUICK = settings(derandomize=True, max_examples=60, deadline=None, database=None)
 
 
 @st.composite
@@ -31,7 +20,6 @@ def some_claims(draw):
     return claims
 
 
-@QUICK
 @given(claims=some_claims(), more=st.integers(0, 60))
 def test_the_budget_is_spent_within_all_bounds_whatever_the_order(claims: list[Claim], more):
     budget = sum(claim.min_replicas for claim in claims) + more
@@ -43,7 +31,6 @@ def test_the_budget_is_spent_within_all_bounds_whatever_the_order(claims: list[C
     assert share_budget(claims[::-1], budget) == shares
 
 
-@QUICK
 @given(claims=some_claims(), more=st.integers(0, 60))
 def test_a_larger_budget_takes_no_replica_away(claims: list[Claim], more):
     budget = sum(claim.min_replicas for claim in claims) + more
@@ -51,7 +38,6 @@ def test_a_larger_budget_takes_no_replica_away(claims: list[Claim], more):
     assert all(smaller[name] <= larger[name] for name in smaller)
 
 
-@QUICK
 @given(wanted=st.lists(st.integers(1, 40), min_size=2, max_size=4), data=st.data())
 def test_shares_are_proportional_to_what_is_wanted(wanted, data):
     """No deployment has a smaller part of what it wants than another with a replica fewer."""
@@ -75,11 +61,7 @@ def test_no_replica_moves_for_a_fluctuating_forecast():
 
 @pytest.fixture(autouse=True)
 def _in_memory(monkeypatch):
-    store = Store()
-    monkeypatch.setattr(scaled_deployments, "_deployments", {})
-    monkeypatch.setattr(shared_budget, "_budget", SharedBudget())
-    monkeypatch.setattr(ray_adapter, "store", lambda: store)
-    monkeypatch.setattr(ray_metrics, "export", lambda *_: None)
+    keep_in_memory(monkeypatch, Store())
 
 
 class Fleets:

@@ -149,8 +149,8 @@ def test_as_many_serve_as_decided_or_as_run_and_one_at_least(steps):
         assert roles.divided(running, replicas, standbys) == roles
 
 
-@given(STEPS, st.integers(0, 6))
-def test_a_newcomer_stands_by_only_if_enough_serve(steps, replicas):
+@given(STEPS)
+def test_a_newcomer_stands_by_only_if_enough_serve(steps):
     roles = StandbyRoles()
     for running, replicas, standbys in steps:
         roles = roles.divided(running, replicas, standbys)

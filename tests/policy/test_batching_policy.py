@@ -1,14 +1,13 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
 
 
-@settings(derandomize=True)
 @given(size=st.integers(1, 64), data=st.data())
 def test_a_control_limit_starts_all_that_wait_from_there_on(size, data):
     limit = data.draw(st.integers(1, size))
@@ -19,7 +18,6 @@ def test_a_control_limit_starts_all_that_wait_from_there_on(size, data):
         assert policy.batch_size(length) == (min(length, size) if length >= limit else 0)
 
 
-@settings(derandomize=True)
 @given(actions=st.lists(st.integers(0, 5), max_size=12))
 def test_dropping_the_repeated_end_changes_nothing(actions):
     actions = [min(size, length) for length, size in enumerate([0, *actions, 5, 5, 5, 5, 5, 5])]

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.errors import InvalidInputError
@@ -31,7 +31,6 @@ def test_a_malformed_event_loop_is_refused(event_loop, message):
         Profile.from_dict({"latency_ms": [1.0], "event_loop": event_loop})
 
 
-@settings(derandomize=True)
 @given(request_ms=costs_ms, batch_ms=costs_ms)
 def test_in_serial_a_batch_takes_the_time_of_both(request_ms, batch_ms):
     serial = profile_with(EventLoopCosts(request_ms, batch_ms, shares_cpu=True)).serial()
@@ -41,7 +40,6 @@ def test_in_serial_a_batch_takes_the_time_of_both(request_ms, batch_ms):
     assert serial.serial() is serial
 
 
-@settings(derandomize=True)
 @given(request_ms=costs_ms, batch_ms=costs_ms)
 def test_the_capacity_in_tandem_is_that_of_the_slower_stage(request_ms, batch_ms):
     profile = profile_with(EventLoopCosts(request_ms, batch_ms, shares_cpu=False))

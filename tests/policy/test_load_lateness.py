@@ -4,7 +4,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.batching_policy import BatchingPolicy
@@ -72,7 +72,6 @@ def test_late_share_between_the_multiples(profile, response_time_ms, room, share
     assert curve.service_level(rate) == 1 - curve.late_share(rate)
 
 
-@settings(derandomize=True, max_examples=60)
 @given(st.floats(0.0, 1e5))
 def test_replicas_needed_is_the_least_number_that_meets_the_sla(demand):
     shares = tuple(min(1.0, 0.01 * m**8) for m in LoadLatenessCurve.MULTIPLES)
@@ -152,7 +151,6 @@ def test_where_the_event_loop_limits_the_replica_no_more_is_in_time_than_it_pass
         assert in_time == pytest.approx(max(0.99, 0.9 * most / rate), rel=1e-6)
 
 
-@settings(derandomize=True, max_examples=60)
 @given(
     st.lists(st.floats(0, 1), min_size=16, max_size=16),
     st.lists(st.floats(0, 1), min_size=7, max_size=7).map(tuple) | st.just(()),

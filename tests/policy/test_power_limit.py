@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.batching_policy import BatchingPolicy
@@ -28,7 +28,6 @@ def table():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, derandomize=True, deadline=None)
 @given(st.floats(0.05, 1.5), st.integers(1, 20), st.floats(0.2, 1.2))
 def test_the_power_is_within_the_ceiling_and_a_higher_one_holds_no_less(table, load, needed, share):
     rate_per_s = load * needed * PROFILE.capacity_per_s
@@ -69,7 +68,6 @@ def test_the_fleet_batches_for_the_sla_that_the_ceiling_leaves(table):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, derandomize=True, deadline=None)
 @given(st.floats(0.05, 0.9), st.integers(1, 20), st.floats(0.25, 1.2))
 def test_replicas_admit_what_the_ceiling_is_said_to_hold(table, load, needed, share):
     rate_per_s, limit_w = load * needed * PROFILE.capacity_per_s, needed * share * 46

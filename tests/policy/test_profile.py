@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.errors import InfeasibleError, InvalidInputError
@@ -44,7 +44,6 @@ def test_a_saved_profile_is_the_same_when_loaded(tmp_path):
     }
 
 
-@settings(derandomize=True)
 @given(steps=st.lists(st.floats(0, 3), min_size=1, max_size=20))
 def test_the_capacity_is_that_of_the_best_batch_size(steps):
     latency_ms = 0.5 + np.cumsum(steps)

@@ -14,7 +14,7 @@ from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.forecasting.point_forecasts import LAST, LINEAR, PEAKS, trailing_max
 from autoscaler.forecasting.recurring import Recurrence, expected_peaks, jump_heights
 
-LAWS = settings(max_examples=20, derandomize=True, deadline=None)
+LAWS = settings(max_examples=20)
 JUMPS = Recurrence(3600, 0.1)
 
 

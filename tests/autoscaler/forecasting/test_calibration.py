@@ -2,7 +2,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.forecasting.calibration import (
@@ -12,7 +12,6 @@ from autoscaler.forecasting.calibration import (
     WindowCalibration,
 )
 
-LAWS = settings(max_examples=40, derandomize=True, deadline=None)
 HORIZON_S = 60.0
 
 
@@ -39,7 +38,6 @@ def run(calibration, requirements, capacity, begin_s=0):
         calibration.judge(end_s + 1, HORIZON_S, 0.01, required.get)
 
 
-@LAWS
 @given(st.lists(st.booleans(), min_size=1, max_size=400), st.sampled_from([0.9, 0.99]))
 def test_the_share_missed_is_near_what_is_allowed_whatever_the_load_does(misses, share):
     """The guarantee in the module's docstring, for loads that do not push the risk to a bound."""
@@ -55,7 +53,6 @@ def test_the_share_missed_is_near_what_is_allowed_whatever_the_load_does(misses,
         assert share_missed - (1 - share) == pytest.approx(moved / (STEP * calibration.judged))
 
 
-@LAWS
 @given(st.integers(0, 10**6), st.sampled_from([0, 7, 10, 60, 100]))
 def test_what_could_be_served_is_the_least_ordered_in_the_start_time_before(seed, horizon_s):
     random = np.random.default_rng(seed)
@@ -69,7 +66,6 @@ def test_what_could_be_served_is_the_least_ordered_in_the_start_time_before(seed
     assert served.tolist() == pytest.approx(least)
 
 
-@LAWS
 @given(st.integers(0, 10**6), st.sampled_from([0, 10, 60]))
 def test_windows_that_depend_on_a_limited_order_are_not_judged(seed, horizon_s):
     """They count neither as kept nor as missed, and all others are judged as ever."""
@@ -113,7 +109,6 @@ def test_a_new_service_begins_with_the_share_that_may_be_missed_as_its_risk(shar
     assert risk == pytest.approx(min(max(1 - share, MIN_RISK), MAX_RISK))
 
 
-@LAWS
 @given(
     st.lists(st.booleans(), max_size=30),
     st.sampled_from([0.98, 0.99, 0.995]),

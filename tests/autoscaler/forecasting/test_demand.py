@@ -12,7 +12,7 @@ from autoscaler.forecasting.load_history import LoadHistory, RequiredRate
 from autoscaler.forecasting.point_forecasts import LAST
 from policy.errors import InvalidInputError
 
-LAWS = settings(max_examples=25, derandomize=True, deadline=None)
+LAWS = settings(max_examples=25)
 HORIZON_S = 60.0
 RISK = 0.02
 

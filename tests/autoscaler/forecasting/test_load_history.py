@@ -2,7 +2,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.forecasting.load_history import (
@@ -14,11 +14,9 @@ from autoscaler.forecasting.load_history import (
 )
 from policy.errors import InvalidInputError
 
-LAWS = settings(max_examples=60, derandomize=True, deadline=None)
 rates = st.lists(st.floats(0, 1e4), min_size=1, max_size=150)
 
 
-@LAWS
 @given(rates, st.floats(0.0, 0.5))
 def test_the_required_rate_leaves_exactly_the_share_unserved(seconds, share):
     window = RequiredRate(share, window_s=20)
@@ -30,7 +28,6 @@ def test_the_required_rate_leaves_exactly_the_share_unserved(seconds, share):
     assert unserved == pytest.approx(share * seen.sum(), abs=1e-6)
 
 
-@LAWS
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=20), st.integers(0, 30))
 def test_pieces_and_overlaps_give_the_same_history(sizes, overlap):
     series = np.random.default_rng(1).poisson(50, sum(sizes)).astype(float)
@@ -60,7 +57,6 @@ def test_a_gap_is_filled_and_marked(gap_s):
     assert history.required_rate_per_s == (10 if gap_s > WINDOW_S else 40)
 
 
-@LAWS
 @given(rates, st.integers(0, 10**9))
 def test_the_state_survives_json(seconds, start):
     history, restored = LoadHistory(0.01), LoadHistory(0.01)

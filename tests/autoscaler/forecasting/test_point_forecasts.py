@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.forecasting.point_forecasts import (
@@ -11,11 +11,9 @@ from autoscaler.forecasting.point_forecasts import (
     trailing_mean,
 )
 
-LAWS = settings(max_examples=40, derandomize=True, deadline=None)
 series = st.lists(st.floats(0, 1e4), min_size=1, max_size=60).map(np.array)
 
 
-@LAWS
 @given(series, st.integers(1, 70))
 def test_trailing_statistics_cover_the_last_steps(values, steps):
     windows = [values[max(0, end - steps) : end] for end in range(1, values.size + 1)]
@@ -26,7 +24,6 @@ def test_trailing_statistics_cover_the_last_steps(values, steps):
 
 
 @pytest.mark.parametrize("point", [LAST, LINEAR, *PEAKS], ids=lambda point: point.name)
-@LAWS
 @given(values=series, ahead=st.integers(1, 30), data=st.data())
 def test_no_forecast_looks_into_the_future(point, values, ahead, data):
     end = data.draw(st.integers(1, values.size))

@@ -12,7 +12,7 @@ from autoscaler.forecasting.recurring import (
     jump_heights,
 )
 
-LAWS = settings(max_examples=15, derandomize=True, deadline=None)
+LAWS = settings(max_examples=15)
 HOUR = 3600
 HOURLY = Recurrence(HOUR, 0.4)
 

@@ -11,7 +11,7 @@ from autoscaler.history.source import DAY_S, HistorySource
 from autoscaler.history.traces import Trace
 
 LATE_SHARE = 0.01
-LAWS = settings(max_examples=10, derandomize=True, deadline=None)
+LAWS = settings(max_examples=10)
 
 
 def hourly_bursts(seconds):

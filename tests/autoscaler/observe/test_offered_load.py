@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.observe.offered_load import OfferedLoad
@@ -107,7 +107,6 @@ SPANS = st.lists(
 
 
 @pytest.mark.slow
-@settings(derandomize=True, max_examples=60)
 @given(SPANS)
 def test_each_second_gets_its_share_of_every_span(spans):
     """The oracle integrates the rate of each replica's first report over the second."""

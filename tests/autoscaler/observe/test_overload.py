@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.observe.offered_load import RecentAttempts
@@ -8,7 +8,6 @@ from autoscaler.observe.overload import MAX_OVER_OFFERED, OverloadNeed, overload
 from tests.support.autoscaling.reporting_fleet import PER_REPLICA, PROFILE, Fleet
 
 RETRIES = 5
-LAWS = settings(derandomize=True, max_examples=100)
 
 
 def attempts_of(offered, capacity, seconds=5):
@@ -29,14 +28,12 @@ def need(seen, capacity_per_s=100.0, backlog=0.0):
     return overload_need(seen, capacity_per_s, 0.01, RETRIES, backlog)
 
 
-@LAWS
 @given(st.floats(1.0, 1e5), st.floats(1.0, 1e5), st.floats(0.1, 1e4), st.floats(0.0, 1e6))
 def test_never_above_what_was_offered_and_a_half(offered, capacity, model_per_s, backlog):
     found = need(attempts_of(offered, capacity), model_per_s, backlog)
     assert 0 <= found.rate_per_s <= MAX_OVER_OFFERED * offered * (1 + 1e-9)
 
 
-@LAWS
 @given(st.floats(1.0, 1e5), st.floats(1.0, 10.0), st.floats(0.1, 1e4))
 def test_a_fleet_that_accepts_all_needs_nothing_beyond_the_forecast(offered, reserve, model_per_s):
     assert need(attempts_of(offered, reserve * offered), model_per_s) == OverloadNeed()

@@ -1,12 +1,8 @@
 import math
-import warnings
 from typing import Any
 
 from autoscaler.decision import Decision
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from autoscaler.ray import metrics
+from autoscaler.ray import metrics
 
 
 class Recorder:

@@ -2,7 +2,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.simulator.arena import (
@@ -52,7 +52,6 @@ SCORES = st.lists(
 )
 
 
-@settings(max_examples=40)
 @given(SCORES, st.integers(1, 6))
 def test_the_cheapest_at_the_goal_is_judged_with_those_near_it(scores, count):
     best, near = cheapest_at_goal(scores), near_goal(scores, count)

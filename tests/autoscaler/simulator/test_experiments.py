@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.history.traces import Trace
-from autoscaler.simulator.experiments import poisson_scenario, run_fixed, with_history
+from autoscaler.simulator.experiments import with_history
 from autoscaler.simulator.scenario import Scenario
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InvalidInputError
@@ -22,7 +22,6 @@ EMPTY = Scenario(
 )
 
 
-@settings(max_examples=40, derandomize=True, deadline=None)
 @given(
     begin_s=st.integers(0, 10**9), early_s=st.integers(-500, 500), step_s=st.sampled_from([1, 60])
 )
@@ -47,31 +46,3 @@ def test_unknown_seconds_cannot_be_scaled():
     trace = Trace(np.ones(10), 1, 0, False)
     with pytest.raises(InvalidInputError, match="second 0 must be known"):
         with_history(EMPTY, trace, Trace(np.array([np.nan, 1]), 1, 0, False), scale=1.0)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("latency_ms", "response_time_ms", "replicas"),
-    [
-        (0.4 + 7.8 * np.arange(1.0, 33.0), 200.0, 1),
-        (2.0 + 0.5 * np.arange(1.0, 17.0), 40.0, 4),
-        (np.full(8, 10.0), 60.0, 4),
-    ],
-)
-def test_an_overloaded_fleet_is_predicted_with_its_refusals_by_time(
-    latency_ms, response_time_ms, replicas
-):
-    """As a queue without them, 0% was predicted in time where half is."""
-    profile = Profile("m", "d", latency_ms, energy_mj=60.0 * latency_ms, idle_power_w=20.0)
-    sla = ServiceLevelObjective(response_time_ms, 99.0)
-    scenario = Scenario(profile, sla, np.ones(1), max_replicas=replicas)
-    curve = scenario.load_lateness_curve
-    for factor in (1.1, 3.0):
-        rate_per_s = factor * replicas * curve.sla_rate_per_s
-        poisson = poisson_scenario(scenario, rate_per_s, 30_000)
-        comparison = run_fixed(poisson, replicas)
-        (row,) = comparison.rows
-        predicted = poisson.estimator.predict(rate_per_s, replicas, sla)
-        assert predicted.service_level == pytest.approx(row.service_level, abs=0.02)
-        power_w = row.energy_j / comparison.seconds
-        assert predicted.mean_power_w == pytest.approx(power_w, rel=0.05)

@@ -89,7 +89,7 @@ def random_faults(seed, length_s, replicas):
     seed=st.integers(0, 10**6),
     levels=st.lists(st.floats(1.5, 6.0), min_size=3, max_size=3),
 )
-@settings(max_examples=5, deadline=None, derandomize=True)
+@settings(max_examples=5)
 def test_the_laws_hold_under_random_faults(seed, levels):
     failures, faults = random_faults(seed, SECONDS - SETTLING_S, 5)
     need, ordered, initial = run(levels, failures, FaultySojourn(faults), seed)

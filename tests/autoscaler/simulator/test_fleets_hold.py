@@ -2,7 +2,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from autoscaler.simulator.arrivals import WithinSecond, poisson_counts
 from autoscaler.simulator.autoscalers.fixed import FixedFleet
@@ -15,13 +14,13 @@ from policy.batcher.limits import limits_for
 from policy.batcher.requests import FixedPolicy
 from policy.batching_policy import BatchingPolicy
 from policy.event_loop import EventLoopCosts
-from policy.latency_quantiles import LatencyQuantiles
 from policy.objective import ServiceLevelObjective, Weights
 from policy.profile import Profile
 from policy.service_model import BatchingSettings
 from policy.solvers.load_lateness import solve_load_lateness_curve
 from policy.try_delays import RETRIES, TryDelays
 from tests.support.profiles import GOOGLENET_P4 as P4
+from tests.support.profiles import gamma_times
 
 SIZES = np.arange(1, 33)
 LINEAR = Profile("in proportion", "d", 0.4 + 7.8 * SIZES)
@@ -60,14 +59,6 @@ def unbatched(profile: Profile, response_time_ms, *, serve_late=False):
     return replace(template, delays=delays, settings=settings, batching=batching)
 
 
-def varied(profile: Profile, variation):
-    """Make batch times vary as a gamma distribution."""
-    percentiles = np.array([1.0, 10.0, 50.0, 90.0, 99.0])
-    times = stats.gamma(variation**-2, scale=variation**2).ppf(percentiles / 100)
-    ratios = (times / times[2])[:, None] * np.ones(profile.max_batch_size)
-    return replace(profile, latency_quantiles=LatencyQuantiles(percentiles, ratios))
-
-
 def behind(request_ms, batch_ms, *, shares_cpu=False):
     return replace(P4, event_loop=EventLoopCosts(request_ms, batch_ms, shares_cpu))
 
@@ -84,8 +75,8 @@ def behind(request_ms, batch_ms, *, shares_cpu=False):
         (STEPS, 12.0, 0.02),
         (behind(0.1, 0.2, shares_cpu=True), 30.0, 0.02),
         # Not all refusals are free: at twice the rate, up to a tenth of it less is in time.
-        (varied(P4, 0.1), 20.0, 0.05),
-        (varied(P4, 0.3), 50.0, 0.1),
+        (gamma_times(P4, 0.1), 20.0, 0.05),
+        (gamma_times(P4, 0.3), 50.0, 0.1),
         (behind(0.05, 0.1), 30.0, 0.08),
         (behind(0.6, 0.5), 30.0, 0.1),
     ],

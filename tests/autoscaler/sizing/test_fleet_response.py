@@ -1,15 +1,13 @@
 import math
-from pathlib import Path
 
 import pytest
 
 from autoscaler.sizing.fleet_response import FleetResponse
 from policy.batching_policy import BatchingPolicy
-from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.try_delays import TryDelays
+from tests.support.profiles import GOOGLENET_P4 as PROFILE
 
-PROFILE = Profile.load(Path(__file__).parents[3] / "configs" / "profiles" / "googlenet-p4.json")
 GREEDY = BatchingPolicy.from_control_limit(1, PROFILE.best_batch_size)
 DELAYS = TryDelays(0.5, 0.25, 1.0, retries=5)
 

@@ -1,7 +1,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.reports import bottleneck_to_floats
@@ -22,7 +22,6 @@ def sizing(*reports, correction=1.0, low=1, high=1000):
     return FleetSizing(median_replica(reports), correction, low, high, TryDelays(retries=5))
 
 
-@settings(derandomize=True, max_examples=50)
 @given(st.floats(0.0, 500 * PER_REPLICA), st.floats(0.7, 1.5))
 def test_no_smaller_number_meets_the_sla(demand, correction):
     fleet = sizing(REPORT, correction=correction)
@@ -79,7 +78,6 @@ def test_an_event_loop_serves_no_more_in_a_fleet_than_alone():
         assert sizing(limited).fleet_rate_per_s(4) == pytest.approx(4 * PER_REPLICA)
 
 
-@settings(derandomize=True, max_examples=50)
 @given(st.lists(st.floats(0.0, 40.0), min_size=2, max_size=2), st.floats(1.0, 30.0))
 def test_the_longer_a_try_is_measured_to_take_the_more_replicas_are_required(refusals_ms, load):
     refusing = replace(

@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from autoscaler.sizing.rand_fleet import _RESERVE, RandFleet
@@ -7,7 +7,6 @@ from policy.load_lateness import LoadLatenessCurve
 from policy.try_delays import TryDelays
 
 ALLOWED = 0.01
-LAWS = settings(max_examples=60, derandomize=True, deadline=None)
 
 
 @st.composite
@@ -34,7 +33,6 @@ def fleets(draw):
     )
 
 
-@LAWS
 @given(fleets(), st.integers(1, 40), st.floats(0.3, 1.5))
 def test_a_larger_fleet_of_equally_loaded_replicas_loses_no_more(fleet: RandFleet, replicas, load):
     per_replica_s = load * fleet.curve.sla_rate_per_s
@@ -42,7 +40,6 @@ def test_a_larger_fleet_of_equally_loaded_replicas_loses_no_more(fleet: RandFlee
     assert 0 <= lost[1] <= lost[0] + 1e-5  # the rate of tries converges to a millionth
 
 
-@LAWS
 @given(fleets(), st.integers(1, 1000))
 def test_a_replica_takes_between_its_own_rate_and_its_capacity(fleet: RandFleet, replicas):
     rate_per_s = fleet.rate_within_sla_per_s(ALLOWED, replicas)
@@ -54,7 +51,6 @@ def test_a_replica_takes_between_its_own_rate_and_its_capacity(fleet: RandFleet,
 
 
 @pytest.mark.slow
-@LAWS
 @given(fleets(), st.floats(0.0, 60.0))
 def test_the_fewest_replicas_are_those_of_a_search_one_by_one(fleet: RandFleet, load):
     rate_per_s = load * fleet.curve.sla_rate_per_s

@@ -37,7 +37,7 @@ def services(draw):
 
 
 @pytest.mark.slow
-@settings(max_examples=8, deadline=None, derandomize=True, phases=[Phase.generate])
+@settings(max_examples=8, phases=[Phase.generate])
 @given(services(), st.sampled_from([0.3, 0.6, 1.5, 3.0]), st.sampled_from([1, 12]))
 def test_a_prediction_is_what_a_simulation_finds(service, load, replicas):
     profile, sla = service

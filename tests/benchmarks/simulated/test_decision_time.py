@@ -1,13 +1,8 @@
-import warnings
-
 import pytest
 
 from autoscaler.scaled_deployments import scaled_deployment
+from benchmarks.simulated.decision_time import APP, UTILIZATION, decision_times_ms
 from tests.support.autoscaling.stores import Store
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from benchmarks.simulated.decision_time import APP, UTILIZATION, decision_times_ms
 
 
 @pytest.mark.slow

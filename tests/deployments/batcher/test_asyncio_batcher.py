@@ -8,7 +8,7 @@ from unittest import mock
 
 import numpy as np
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deployments.batcher.asyncio_batcher import LONGEST_TURN_S, Batcher
@@ -68,7 +68,6 @@ def squares(values):
     return np.square(values).tolist()
 
 
-@settings(max_examples=60)
 @given(
     st.lists(st.lists(st.integers(-1, 15), min_size=1, max_size=9), min_size=1, max_size=8),
     st.integers(1, 5),

@@ -1,10 +1,11 @@
 import copy
 import re
-import warnings
 from typing import Any
 
 import pytest
 import yaml
+from ray.serve import schema
+from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 from deployments.config import document as ours
 from deployments.config import serve_schema
@@ -12,11 +13,6 @@ from deployments.config.document import AUTOSCALING_POLICY, load_service_configs
 from deployments.config.validation import Place
 from policy.errors import InvalidInputError
 from tests.support.readme import ROOT
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # from pydantic, through Ray
-    from ray.serve import schema
-    from ray.serve.config import AutoscalingConfig, AutoscalingPolicy
 
 #: Those of pipelines have another form; tests/deployments/pipelines/serving checks them.
 CONFIGS = sorted(path for path in ROOT.glob("configs/*.yaml") if "pipeline" not in path.stem)

@@ -31,7 +31,7 @@ def followed(believed: Profile, device: Profile, ticks, seed, noise):
     return found
 
 
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=30)
 @given(st.floats(0.0, 20.0), st.floats(0.4, 3.0), st.integers(0, 99))
 def test_the_profile_comes_close_to_the_device(idle_w, factor, seed):
     device = profile(idle_w, factor)
@@ -43,7 +43,7 @@ def test_the_profile_comes_close_to_the_device(idle_w, factor, seed):
     assert last.idle_power_w == pytest.approx(idle_w, abs=0.02, rel=tolerance)
 
 
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=30)
 @given(st.floats(0.0, 20.0), st.integers(0, 99))
 def test_noise_changes_nothing(idle_w, seed):
     right = profile(idle_w, 1.0)

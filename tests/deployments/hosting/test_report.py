@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.hosting.report import CombinedReport
@@ -62,7 +62,6 @@ def test_what_a_replaced_version_has_done_counts_and_nothing_is_counted_twice():
     assert report.of([new])["offered_total"] == 13
 
 
-@settings(max_examples=40)
 @given(st.lists(st.tuples(st.sampled_from("abcr"), st.floats(0, 100), st.floats(1, 500))))
 def test_counters_never_fall_whatever_comes_goes_and_is_measured_anew(events):
     services = {name: Counting(100) for name in "abc"}

@@ -139,7 +139,7 @@ PAUSES_S = st.one_of(st.just(0.0), st.floats(0, 3))
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     way=st.sampled_from(sorted(WAYS)),
     before=st.integers(0, 2),

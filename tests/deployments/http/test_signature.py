@@ -3,7 +3,7 @@ from typing import Any
 import numpy as np
 import orjson
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from deployments.errors import BadRequestError, TooLargeError
@@ -56,7 +56,6 @@ SPECS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=40)
 @given(SPECS, st.integers(1, 300), st.booleans(), st.booleans(), st.text('[{",\\a', max_size=5))
 def test_valid_requests_pass(specs, rows, flat, indented, text):
     inputs = tuple(TensorSpec(f"x{place}", *spec) for place, spec in enumerate(specs))

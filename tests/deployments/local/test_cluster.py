@@ -1,16 +1,12 @@
 import io
 import json
 import socket
-import warnings
 from unittest import mock
 
 import pytest
 
 from deployments.errors import StartError
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from deployments.local import cluster
+from deployments.local import cluster
 
 
 class Clock:

@@ -86,7 +86,7 @@ def test_a_second_process_of_unmodified_code_adds_no_memory_for_weights(tmp_path
 
 
 @given(st.lists(st.sampled_from(["in place", "renamed", "as it was"]), min_size=1, max_size=6))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_a_changed_file_is_not_served_stale(tmp_path_factory, changes):
     folder = tmp_path_factory.mktemp("changed")
     file = folder / "w.safetensors"

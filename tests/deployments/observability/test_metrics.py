@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import warnings
 from itertools import pairwise
 
 import pytest
@@ -9,12 +8,9 @@ from deployments.access.tokens import hash_token
 from deployments.config.user_config import parse_user_config
 from deployments.control.last_good_config import LastGoodConfig, apply_user_config
 from deployments.errors import RequestError
+from deployments.observability import metrics
 from policy.profile import Profile
 from tests.support.models.emulated_service import emulated_service, infer
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from deployments.observability import metrics
 
 PROFILE = Profile.from_dict({"max_batch_size": 4, "latency_ms": {"per_request": 0.1, "fixed": 0.2}})
 

@@ -2,7 +2,7 @@ import json
 import logging
 from typing import Any
 
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from deployments.errors import RequestError
@@ -62,7 +62,6 @@ def test_a_line_says_what_the_client_was_told_and_how_to_find_it():
     assert one.levels == [logging.INFO, logging.ERROR]
 
 
-@settings(max_examples=50)
 @given(st.lists(st.tuples(st.sampled_from([429, 500, 503]), st.integers(0, 40)), max_size=100))
 @example([(503, 0)] * 13)
 def test_every_failure_is_in_a_line_or_counted_by_one(failures):

@@ -206,7 +206,7 @@ def test_the_error_of_a_failing_model_names_the_batch_size():
 
 
 @pytest.mark.slow
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=20)
 @given(st.floats(0.01, 0.3), st.integers(0, 2**32 - 1))
 def test_quantiles_are_relative_to_the_median_of_each_size(variation, seed):
     rng = np.random.default_rng(seed)

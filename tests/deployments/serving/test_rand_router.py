@@ -3,16 +3,12 @@
 import asyncio
 import itertools
 import random
-import warnings
 from types import SimpleNamespace
 
 import pytest
 
+from deployments.serving.rand_router import RandRequestRouter
 from policy.errors import InvalidInputError
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns on import
-    from deployments.serving.rand_router import RandRequestRouter
 
 
 def router_of(retry_delay_ms):

@@ -1,14 +1,10 @@
 import asyncio
-import warnings
 from types import SimpleNamespace
 
 import pytest
+from ray.serve._private import replica
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from ray.serve._private import replica
-
-    from deployments.serving import ray_replica
+from deployments.serving import ray_replica
 
 
 @pytest.mark.parametrize(

@@ -117,7 +117,7 @@ def test_a_lost_device_gives_up_every_waiting_request():
     assert core.next_batch(1.0) is None
 
 
-@settings(max_examples=150, deadline=None, derandomize=True)
+@settings(max_examples=150)
 @given(
     cap=st.sampled_from([1, 2, 3, 8, 32]),
     devices=st.integers(1, 3),

@@ -71,7 +71,7 @@ def test_percentiles_are_those_of_a_simulation(
         assert percentile > 95 or found_ms == pytest.approx(simulated, rel=0.02)
 
 
-@settings(derandomize=True, max_examples=10, deadline=None)
+@settings(max_examples=10)
 @given(
     limit=st.integers(1, 8),
     wait_ms=st.none() | st.floats(0.5, 20),

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from quantecon.markov.gth_solve import gth_solve
 
@@ -110,7 +110,6 @@ def test_the_average_cost_is_that_of_a_long_truncation_to_1e_9(problem, max_queu
 
 
 @pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=40)
 @given(
     latency_steps=st.lists(st.sampled_from([0.0, 0.1, 0.5, 2.0]), max_size=11),
     energy_steps=st.lists(st.sampled_from([0.0, 1.0, 7.0]), min_size=11, max_size=11),

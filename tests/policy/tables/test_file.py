@@ -23,7 +23,7 @@ def path(tmp_path_factory):
     return file
 
 
-@settings(max_examples=20, derandomize=True)
+@settings(max_examples=20)
 @given(st.integers(1, 32), st.floats(1.0, 4000.0))
 def test_a_saved_table_has_the_same_policies_up_to_the_largest_batch(path, largest, rate_per_s):
     read = TableFile.load(str(path))

@@ -31,12 +31,11 @@ def test_plan(file, tmp_path, capsys, as_json, refused):
     assert workers == {"doubler": 2, "again": 1}
     assert plan["cost"] == 4.5
     assert plan["predicted_percentile_ms"] < 20
-    assert main(arguments) == 0
-    assert "cost 4.5" in capsys.readouterr().out
     document = config(autoscaling={"max_workers": 4, "burst_factor": 2})
     bursty.write_text(yaml.safe_dump(document))
     arguments[2:5] = [str(bursty), "--arrival-rate", "2000"]
-    assert as_json(*arguments) == plan
+    assert main(arguments) == 0
+    assert "cost 4.5" in capsys.readouterr().out
     impossible = refused(*arguments[:-1], "1")
     assert "no number of workers keeps 99% of requests within 1 ms" in impossible
 

@@ -1,18 +1,27 @@
 """The contexts that Ray Serve passes to an autoscaling policy, made up for tests."""
 
-import warnings
 from collections import defaultdict
 from collections.abc import Collection, Sequence
 
-from autoscaler.settings import AutoscalerSettings
+import pytest
+from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
+from ray.serve.config import AutoscalingContext
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from ray.serve._private.common import DeploymentID, ReplicaID, TimeStampedValue
-    from ray.serve.config import AutoscalingContext
+from autoscaler import ray_adapter, scaled_deployments, shared_budget
+from autoscaler.ray import metrics
+from autoscaler.settings import AutoscalerSettings
+from tests.support.autoscaling.stores import Store
 
 #: Rows per second that one replica can serve.
 CAPACITY_PER_S = 100.0
+
+
+def keep_in_memory(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
+    """Have new policies begin without history, and keep theirs in `store` instead of in Ray."""
+    monkeypatch.setattr(scaled_deployments, "_deployments", {})
+    monkeypatch.setattr(shared_budget, "_budget", shared_budget.SharedBudget())
+    monkeypatch.setattr(ray_adapter, "store", lambda: store)
+    monkeypatch.setattr(metrics, "export", lambda *_: None)
 
 
 class Offered:

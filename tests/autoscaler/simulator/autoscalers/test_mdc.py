@@ -1,7 +1,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.simulator.autoscalers.mdc import MdcSizing, mmc_wait_percentile_s
@@ -33,7 +33,6 @@ def test_half_the_wait_of_mmc_is_a_little_above_that_of_md1(load):
     assert exact_ms <= half_ms <= 1.09 * exact_ms
 
 
-@settings(max_examples=50)
 @given(rate=st.floats(1, 60_000))
 def test_the_required_replicas_are_the_fewest_that_meet_the_sla(rate):
     sizing = MdcSizing(P4, SLA)

@@ -1,9 +1,11 @@
-import warnings
 from types import SimpleNamespace
 from typing import Any
 
-from hypothesis import given, settings
+import ray.serve.autoscaling_policy as ray_policy
+from hypothesis import given
 from hypothesis import strategies as st
+from ray.serve._private.common import DeploymentID
+from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 from autoscaler.simulator.autoscalers.ray_default import (
     DelayedTarget,
@@ -11,12 +13,6 @@ from autoscaler.simulator.autoscalers.ray_default import (
     RaySettings,
 )
 from tests.support.autoscaling.fleet_views import view
-
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # from pydantic, through Ray
-    import ray.serve.autoscaling_policy as ray_policy
-    from ray.serve._private.common import DeploymentID
-    from ray.serve.config import AutoscalingConfig, AutoscalingContext
 
 #: Of a context; Ray's default policy reads none of these.
 UNUSED = dict.fromkeys(
@@ -35,7 +31,6 @@ def test_the_defaults_are_those_of_ray():
         assert getattr(RaySettings(), name) == (1.0 if given_there is None else given_there), name
 
 
-@settings(max_examples=60)
 @given(
     load=st.lists(
         st.tuples(st.floats(0, 400), st.integers(0, 30), st.floats(0.1, 90)),

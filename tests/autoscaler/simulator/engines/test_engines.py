@@ -249,7 +249,7 @@ def check_that_a_replica_decides_as_the_live_core(scenario, sent_s):
 
 
 @pytest.mark.slow
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(scenarios())
 def test_a_replica_decides_as_the_live_core(scenario):
     random = np.random.default_rng(scenario.seed)
@@ -260,7 +260,6 @@ def test_a_replica_decides_as_the_live_core(scenario):
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
 @given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
 def test_each_request_to_a_fleet_is_answered_once_or_refused(scenario, numbers):
     fleet = Scripted(*enumerate(numbers))
@@ -333,7 +332,6 @@ def test_after_a_drop_of_the_load_a_replica_stops_to_wait_for_company():
 
 
 @pytest.mark.slow
-@settings(max_examples=50, deadline=None)
 @given(scenarios(), st.lists(st.integers(0, 12), min_size=1, max_size=6))
 def test_an_event_loop_that_takes_no_time_changes_nothing(scenario, numbers):
     """Requests that were held without a replica: each once found the last one unread."""

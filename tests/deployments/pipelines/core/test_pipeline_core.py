@@ -5,7 +5,7 @@ import math
 from collections import defaultdict
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.errors import BusyError, DeadlineError, DeviceError
@@ -67,7 +67,6 @@ def value_of(step, x):
     return x
 
 
-@settings(max_examples=60)
 @given(
     step=STEPS,
     requests=st.lists(

@@ -1,11 +1,8 @@
-import warnings
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # Ray warns while it is imported
-    from deployments.pipelines.serving import ray_scaling
-    from deployments.pipelines.serving.ray_scaling import NEED, scale
+from deployments.pipelines.serving import ray_scaling
+from deployments.pipelines.serving.ray_scaling import NEED, scale
 
 
 def context(target, **needs):

@@ -9,7 +9,7 @@ from policy.solvers.reference.methods import TOLERANCE, solve_within
 from tests.support.profiles import GOOGLENET_P4
 
 
-@settings(derandomize=True, deadline=None, max_examples=12)
+@settings(max_examples=12)
 @given(
     load=st.floats(0.1, 0.9), energy_weight=st.floats(0, 5), method=st.sampled_from(["rvi", "pi"])
 )

@@ -52,7 +52,7 @@ def test_an_unfinished_relative_value_iteration_recommends_never_to_serve():
     assert value_iteration(paper_smdp(70, 1e2)).rounds == 1482
 
 
-@settings(derandomize=True, deadline=None, max_examples=25)
+@settings(max_examples=25)
 @given(
     steps=st.lists(st.floats(0, 2), min_size=0, max_size=7),
     fixed=st.floats(0.5, 2),
