@@ -4,7 +4,7 @@ How many items continue to later stages follows from the latest choices of switc
 elements.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from deployments.pipelines.core.graph import END, JOIN, Graph
@@ -26,13 +26,8 @@ class Backlog:
         self._items: dict[int, float] = {}
         self._entered: dict[int, dict[Any, float]] = {}
         for number, node in enumerate(graph.nodes):
-            step = node.step
-            shares: Mapping[Any, float] = {}
-            if isinstance(step, Switch):
-                shares = step.expected_shares
-            elif isinstance(step, Each):
-                shares = {0: step.expected_items}
-            if shares:
+            if isinstance(node.step, Switch | Each):
+                shares = node.step.expected_shares
                 self._items[number] = _STATED
                 self._entered[number] = {key: _STATED * share for key, share in shares.items()}
 
@@ -48,16 +43,16 @@ class Backlog:
         """Return how many items enter a branch for each item at node `at`."""
         return self._entered[at][key] / self._items[at] if at in self._items else 1.0
 
-    def measured_steps(self) -> dict[Step, Any]:
-        """Return the shares of each switch by key, and the mean elements of each `Each`."""
-        found: dict[Step, Any] = {}
-        for at, entered in self._entered.items():
-            step, shares = (
-                self._graph.nodes[at].step,
-                {key: self._share(at, key) for key in entered},
-            )
-            found[step] = shares if isinstance(step, Switch) else shares[0]
-        return found
+    def items_per_request(self) -> dict[str, float]:
+        """Return how many items of a request reach each stage of late."""
+        return self._graph.items_per_request(self._share)
+
+    def measured_steps(self) -> dict[Step, dict[Any, float]]:
+        """Return the shares of each switch and `Each` by key, in place of its `expected_shares`."""
+        return {
+            self._graph.nodes[at].step: {key: self._share(at, key) for key in entered}
+            for at, entered in self._entered.items()
+        }
 
     def measure(self) -> tuple[float, list[float]]:
         """Return the expected wait of a new request, and each stage's work ahead, in ms.

@@ -1,6 +1,6 @@
 """The steps of a pipeline, compiled to nodes that an item passes in sequence."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -28,6 +28,31 @@ class Graph:
     nodes: list[Node] = field(default_factory=list)
     stages: list[Stage] = field(default_factory=list)
     entry: int = END
+
+    def items_per_request(
+        self, share: Callable[[int, Any], float] | None = None
+    ) -> dict[str, float]:
+        """Return how many items of a request reach each stage.
+
+        `share` is how many enter a branch, by its key, for each one at a node; by default as
+        expected.
+        """
+        found = dict.fromkeys([stage.name for stage in self.stages], 0.0)
+
+        def follow(at: int, end: int, items: float) -> None:
+            while at != end:
+                node = self.nodes[at]
+                if isinstance(node.step, Stage):
+                    found[node.step.name] = items
+                else:
+                    join = node.next if isinstance(node.step, Switch) else JOIN
+                    for key, entry in node.entries.items():
+                        part = share(at, key) if share else node.step.expected_shares[key]
+                        follow(entry, join, items * part)
+                at = node.next
+
+        follow(self.entry, END, 1.0)
+        return found
 
     def rest_ms(self, stage_ms: Sequence[float]) -> tuple[float, list[float]]:
         """Return the least time to the answer, from the entry and after each stage."""

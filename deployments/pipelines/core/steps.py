@@ -194,6 +194,10 @@ class Ensemble:
         """The branches, by their number."""
         return dict(enumerate(self.branches))
 
+    @property
+    def expected_shares(self) -> Mapping[Any, float]:
+        return dict.fromkeys(self.parts, 1.0)
+
 
 @dataclass(frozen=True, eq=False)
 class Switch:
@@ -254,6 +258,11 @@ class Each:
     def parts(self) -> Mapping[Any, "Step | Sequence[Step]"]:
         """The branch, as the only part."""
         return {0: self.branch}
+
+    @property
+    def expected_shares(self) -> Mapping[Any, float]:
+        """The elements of an item in the branch."""
+        return {0: self.expected_items}
 
 
 Step = Stage | Ensemble | Switch | Each

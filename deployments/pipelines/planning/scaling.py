@@ -9,7 +9,7 @@ from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Step
 from deployments.pipelines.planning.answered import answered_share
 from deployments.pipelines.planning.division_table import DivisionTable
-from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline, stage_rates
+from deployments.pipelines.planning.sizing import PipelinePlan, plan_pipeline
 from deployments.pipelines.planning.tandem import profile_of, simulate
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.load_lateness import LoadLatenessCurve
@@ -38,14 +38,15 @@ def solve_divisions(
     Arguments and errors are those of `plan_pipeline`. `max_workers` is of all stages together, but
     those in `max_replicas`, which have replicas of their own.
     """
-    stages = compile_steps(steps).stages
+    graph = compile_steps(steps)
+    stages = graph.stages
     most = max_replicas or {}
     inside = [stage for stage in stages if stage.name not in most]
     if max_workers < len(inside):
         raise InvalidInputError(
             f"max_workers: must be at least {len(inside)}, one for each stage, not {max_workers}"
         )
-    per_request = stage_rates(steps, 1.0)
+    per_request = graph.items_per_request()
     alone_per_s = {
         stage.name: profile_of(stage).capacity_per_s / per_request[stage.name] for stage in stages
     }

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from deployments.pipelines.core.graph import compile_steps
-from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
+from deployments.pipelines.core.steps import Stage, Step
 from deployments.pipelines.planning.answered import answered_share
 from deployments.pipelines.planning.tandem import (
     REQUESTS,
@@ -52,25 +52,6 @@ class PipelinePlan:
     least_power: Mapping[str, ServiceLevelObjective]
 
 
-def stage_rates(steps: Sequence[Step], arrival_rate_per_s: float) -> dict[str, float]:
-    rates: dict[str, float] = {}
-
-    def visit(step: "Step | Sequence[Step]", rate_per_s: float) -> None:
-        if isinstance(step, Stage):
-            rates[step.name] = rate_per_s
-        elif isinstance(step, Ensemble | Switch | Each):
-            items = step.expected_items if isinstance(step, Each) else 1
-            shares = step.expected_shares if isinstance(step, Switch) else {}
-            for key, part in step.parts.items():
-                visit(part, rate_per_s * items * shares.get(key, 1.0))
-        else:
-            for part in step:
-                visit(part, rate_per_s)
-
-    visit(list(steps), arrival_rate_per_s)
-    return rates
-
-
 def plan_pipeline(
     steps: Sequence[Step],
     arrival_rate_per_s: float,
@@ -89,9 +70,11 @@ def plan_pipeline(
     (`division_despite_refusals`). Raises `InvalidInputError` as `simulate`, `InfeasibleError` if no
     number of workers keeps the SLA without refusals.
     """
-    stages = compile_steps(steps).stages
+    graph = compile_steps(steps)
+    stages = graph.stages
     costs = [(worker_costs or {}).get(stage.name, 1.0) for stage in stages]
-    rates = stage_rates(steps, arrival_rate_per_s)
+    items = graph.items_per_request()
+    rates = {name: arrival_rate_per_s * count for name, count in items.items()}
     least = [int(rates[stage.name] / profile_of(stage).capacity_per_s) + 1 for stage in stages]
     limits = max_workers or {}
     most = [min(stage.most_workers, limits.get(stage.name, math.inf)) for stage in stages]

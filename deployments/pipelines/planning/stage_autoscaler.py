@@ -18,9 +18,6 @@ from deployments.pipelines.core.stage_core import StageCore
 from deployments.pipelines.planning.division_table import DivisionTable
 from policy.objective import Objective, ServiceLevelObjective
 
-# The measured items per request are averaged over about this many requests.
-_RATIO_REQUESTS = 200.0
-
 
 class StageAutoscaler:
     """Decides on the workers of one stage.
@@ -131,10 +128,8 @@ class PipelineScaler:
         # The pipeline refuses, and nobody tries another worker.
         own = replace(settings, retries=0)
         self.stages = {stage.name: StageAutoscaler(stage, own) for stage in core.stages}
-        self.items_per_request: dict[str, float] = {}
         self._core, self._max_replicas = core, max_replicas or {}
-        self._offered, self._admitted = core.offered, core.admitted
-        self._items = [stage.items for stage in core.stages]
+        self._offered = core.offered
         self._missed = [stage.missed for stage in core.stages]
 
     def use(self, table: DivisionTable, sla: ServiceLevelObjective) -> None:
@@ -157,23 +152,12 @@ class PipelineScaler:
     def decide(self, now_s: float) -> dict[str, int]:
         core = self._core
         offered, self._offered = core.offered - self._offered, core.offered
-        self._measure_items()
+        items_per_request = core.backlog.items_per_request()
         for number, (name, stage) in enumerate(self.stages.items()):
             missed = core.stages[number].missed
-            items = self.items_per_request.get(name, self._table.items_per_request.get(name, 1.0))
+            items = items_per_request[name]
             stage.offered += items * offered
             stage.missed += items * (missed - self._missed[number])
             self._missed[number] = missed
             stage.decide(now_s)
         return {name: stage.workers for name, stage in self.stages.items()}
-
-    def _measure_items(self) -> None:
-        core = self._core
-        admitted, self._admitted = core.admitted - self._admitted, core.admitted
-        if not admitted:
-            return
-        weight = admitted / (admitted + _RATIO_REQUESTS)
-        for number, stage in enumerate(core.stages):
-            items, self._items[number] = stage.items - self._items[number], stage.items
-            known = self.items_per_request.get(stage.name, items / admitted)
-            self.items_per_request[stage.name] = known + weight * (items / admitted - known)

@@ -100,6 +100,6 @@ def _scaling(service: PipelineService) -> Mapping[str, Any] | None:
         return None
     return {
         "workers_needed": {name: stage.workers for name, stage in autoscaler.scaler.stages.items()},
-        "items_per_request": autoscaler.scaler.items_per_request,
+        "items_per_request": service.pipeline.core.backlog.items_per_request(),
         "replicas_needed": autoscaler.replica_needs(),
     }

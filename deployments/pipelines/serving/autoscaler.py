@@ -67,7 +67,7 @@ class PipelineAutoscaler:
     async def _plan(self, sla: ServiceLevelObjective, counts_refusals: bool) -> None:
         stages = {stage.name: stage for stage in self._pipeline.stages}
         profiles = {name: stage.batch_profile for name, stage in stages.items()}
-        self._planned = profiles, {**self.scaler.items_per_request}
+        self._planned = profiles, self._pipeline.core.backlog.items_per_request()
         self._planned_s = time.monotonic()
         self._counts_refusals = counts_refusals
         measured = self._pipeline.core.backlog.measured_steps()
@@ -140,11 +140,10 @@ class PipelineAutoscaler:
         if not self._counts_refusals:
             return True
         profiles, before = self._planned
-        items = self.scaler.items_per_request
+        items = self._pipeline.core.backlog.items_per_request()
         if any(stage.batch_profile is not profiles[stage.name] for stage in self._pipeline.stages):
             return True
-        known = {**self.table.items_per_request, **before}
-        pairs = [sorted((items[name], known[name])) for name in items]
+        pairs = [sorted((items[name], before[name])) for name in items]
         return any(more > _OTHER * fewer + _FEW_ITEMS for fewer, more in pairs)
 
     def replica_needs(self) -> dict[str, float]:

@@ -45,16 +45,20 @@ class PipelinePlanning:
 
 
 def without_code(
-    step: Any, current: Mapping[str, Stage], measured: Mapping[Step, Any] | None = None
+    step: Any,
+    current: Mapping[str, Stage],
+    measured: Mapping[Step, Mapping[Any, float]] | None = None,
 ) -> Any:
     """Return steps with their current stages and `measured_steps`, but without code."""
     measured = measured or {}
     if isinstance(step, Stage):
         return replace(current[step.name], code="", options={})
     if isinstance(step, Each):
-        items = min(step.max_items, max(1, round(measured.get(step, step.expected_items))))
+        items = round(measured.get(step, step.expected_shares)[0])
         branch = without_code(step.branch, current, measured)
-        return replace(step, branch=branch, join=list, expected_items=items)
+        return replace(
+            step, branch=branch, join=list, expected_items=min(step.max_items, max(1, items))
+        )
     if isinstance(step, Ensemble):
         branches = without_code(step.branches, current, measured)
         return replace(step, branches=branches, join=list)

@@ -9,7 +9,7 @@ from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.planning.answered import answered_share
 from deployments.pipelines.planning.scaling import solve_divisions
-from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
+from deployments.pipelines.planning.sizing import plan_pipeline
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -74,7 +74,8 @@ def share_of_the_machine(steps, workers, rate_per_s, sla_ms, chances):
 def test_the_share_is_that_of_the_running_core_at_any_load(name):
     steps, sla_ms = PIPELINES[name]
     chances = [0.7, 0.3] if name == "switch" else [1.0, 0.0]
-    stages, per_request = compile_steps(steps).stages, stage_rates(steps, 1.0)
+    graph = compile_steps(steps)
+    stages, per_request = graph.stages, graph.items_per_request()
     workers = {one.name: 1 for one in stages}
     most_per_s = min(one.profile.capacity_per_s / per_request[one.name] for one in stages)
     for load in (0.9, 1.2, 2.0):

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Stage
 from deployments.pipelines.planning.division_table import DivisionTable
 from deployments.pipelines.planning.scaling import solve_divisions
-from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
+from deployments.pipelines.planning.sizing import plan_pipeline
 from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
@@ -33,8 +34,10 @@ STEPS = [stage("light", 1.0), Each(stage("heavy", 8.0), expected_items=2)]
 
 def running(table, steps, rate_per_s):
     """Return the workers of each stage that run at a rate of the requests."""
-    items = stage_rates(steps, rate_per_s)
-    return {name: table.pool(name, ALLOWED).replicas_needed(items[name], ALLOWED) for name in items}
+    return {
+        name: table.pool(name, ALLOWED).replicas_needed(items * rate_per_s, ALLOWED)
+        for name, items in compile_steps(steps).items_per_request().items()
+    }
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Switch
 from deployments.pipelines.planning import sizing
 from deployments.pipelines.planning.scaling import solve_divisions
-from deployments.pipelines.planning.sizing import plan_pipeline, stage_rates
+from deployments.pipelines.planning.sizing import plan_pipeline
 from deployments.pipelines.planning.tandem import simulate
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
@@ -96,7 +97,8 @@ def test_what_reaches_each_stage():
         Ensemble([stage("left", 1.0), []]),
         Switch(abs, {0: Each(stage("many", 1.0), expected_items=4), 1: []}, {0: 0.25, 1: 0.75}),
     ]
-    assert stage_rates(steps, 100.0) == {"first": 100.0, "left": 100.0, "many": 100.0}
+    found = compile_steps(steps).items_per_request()
+    assert found == {"first": 1.0, "left": 1.0, "many": 1.0}
 
 
 def test_a_stage_on_the_event_loop_has_one_worker():

@@ -11,7 +11,7 @@ from autoscaler.settings import AutoscalerSettings
 from deployments.pipelines.core.graph import compile_steps
 from deployments.pipelines.core.pipeline_core import PipelineCore
 from deployments.pipelines.core.stage_core import stage_core
-from deployments.pipelines.core.steps import Stage
+from deployments.pipelines.core.steps import Each, Stage
 from deployments.pipelines.planning.division_table import DivisionTable
 from deployments.pipelines.planning.stage_autoscaler import PipelineScaler
 from policy.objective import ServiceLevelObjective
@@ -30,7 +30,9 @@ TABLE = DivisionTable(
 class Driver:
     def __init__(self, start_s=0, **chosen):
         profile = Profile("m", "d", [100.0])
-        graph = compile_steps([Stage(abs, name, profile=profile) for name in "ab"])
+        a, b = (Stage(abs, name, profile=profile) for name in "ab")
+        self.each = Each(b, expected_items=2)
+        graph = compile_steps([a, self.each])
         self.core = PipelineCore(graph, [stage_core(stage, 1) for stage in graph.stages], 1)
         self.scaler = PipelineScaler(self.core, AutoscalerSettings(**chosen))
         self.scaler.use(TABLE, SLA)
@@ -43,8 +45,9 @@ class Driver:
         core.admitted += requests - refused
         if refused:
             core.count_refused(core.stages[refusing], refused)
-        for stage, items in zip(core.stages, (1, items_of_b), strict=True):
-            stage.items += items * (requests - refused)
+        each = [node.step for node in core.graph.nodes].index(self.each)
+        for _ in range(requests - refused):
+            core.backlog.count(each, 0, items_of_b)
         self.now_s += 1
         ordered = self.scaler.decide(self.now_s)
         for stage in core.stages:
@@ -142,7 +145,7 @@ def test_the_measured_fan_out_counts_and_only_for_its_stage():
         driver.decision("a")["arrival_rate_per_s"],
         driver.decision("b")["arrival_rate_per_s"],
     )
-    for _ in range(60):
+    for _ in range(120):
         driver.second(40, items_of_b=6)
     assert driver.decision("a")["arrival_rate_per_s"] == pytest.approx(expected[0])
     assert driver.decision("b")["arrival_rate_per_s"] == pytest.approx(3 * expected[1], rel=0.02)

@@ -298,12 +298,13 @@ async def test_another_profile_or_fan_out_is_planned_again(monkeypatch, change):
     await service.start()
     await until(lambda: len(asked) == 2)
     core = service.pipeline.core
-    stages, items = service.pipeline.stages, service.autoscaler.scaler.items_per_request
+    stages = service.pipeline.stages
     if change == "profile":
         slower = Profile("m", "d", [9.0, 9.1, 9.2, 9.3])
         stages[0] = replace(stages[0], profile=slower)
     else:
-        items |= {"doubler": 1.5 if change else 1.1, "again": 1.0}
+        items = {"doubler": 1.5 if change else 1.1, "again": 1.0}
+        monkeypatch.setattr(core.backlog, "items_per_request", lambda: items)
     if change:
         await until(lambda: len(asked) == 3)
         latest_ms = asked[-1][0].batch_profile.latency_ms[0]
