@@ -9,7 +9,6 @@ import time
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-import orjson
 from starlette.types import Receive, Scope
 
 from deployments.access.control import INFERENCE, OPERATIONS
@@ -24,7 +23,7 @@ from deployments.hosting.reconciler import ModelReconciler
 from deployments.hosting.version import State
 from deployments.http.answers import Answer, check_method, json_answer
 from deployments.http.app import InferenceApp, path_of
-from deployments.http.request_body import read_body
+from deployments.http.request_body import load_json, read_body
 from deployments.http.request_head import AUTHORIZATION
 from deployments.modelstore.errors import StoreFullError, UnknownModelError
 from deployments.observability.request_info import RequestInfo
@@ -127,10 +126,7 @@ class HostingApp(InferenceApp):
         return time.monotonic()
 
     def _index(self, body: bytes) -> Answer:
-        try:
-            asked = orjson.loads(body or b"{}")
-        except orjson.JSONDecodeError as error:
-            raise BadRequestError(f"the body is not JSON: {error}") from None
+        asked = load_json(body or b"{}")
         if not isinstance(asked, dict):
             raise BadRequestError("the body must be an object")
         rows = self._repository.index()

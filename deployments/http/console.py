@@ -6,7 +6,6 @@ import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import orjson
 from starlette.types import Receive, Send
 
 from autoscaler.worker import WorkerError
@@ -15,7 +14,7 @@ from deployments.console.planner import Call, Planner
 from deployments.console.static_files import PAGE, static_file
 from deployments.errors import BadRequestError, BusyError, ModelError
 from deployments.http.answers import Answer, check_method, json_answer
-from deployments.http.request_body import read_body
+from deployments.http.request_body import load_json, read_body
 from deployments.http.request_head import Headers
 from policy.errors import InvalidInputError
 
@@ -25,8 +24,6 @@ _PAGE, _STATIC = "/sojourn", "/sojourn/static/"
 EVENTS, _PLAN = "/sojourn/events", "/sojourn/plan"
 #: Streams of one replica; HAProxy takes one more to another replica.
 MAX_STREAMS = 16
-#: A page that does not read what it is sent for this long loses its stream.
-SEND_TIMEOUT_S = 10.0
 _MAX_BODY_BYTES = 16 << 10
 
 
@@ -76,10 +73,9 @@ class Console:
         return 200, body, headers
 
     async def _plan(self, body: bytes) -> dict[str, Any]:
+        content = load_json(body)
         try:
-            calls = self._planning(orjson.loads(body))
-        except orjson.JSONDecodeError as error:
-            raise BadRequestError(f"the body is not JSON: {error}") from None
+            calls = self._planning(content)
         except InvalidInputError as error:
             raise BadRequestError(str(error)) from None
         try:
@@ -117,14 +113,12 @@ class Console:
             )
             try:
                 while True:
-                    async with asyncio.timeout(SEND_TIMEOUT_S):
-                        await send({"type": "http.response.body", "body": event, "more_body": True})
+                    # `LimitedProtocol` breaks off a connection whose page reads nothing.
+                    await send({"type": "http.response.body", "body": event, "more_body": True})
                     if (await asyncio.wait([left], timeout=PERIOD_S))[0] or not may_go_on():
                         break
                     event = await self._feed.next()
                 await send({"type": "http.response.body", "body": b""})
-            except TimeoutError:
-                logger.info("a console that reads nothing has lost its stream")
             except Exception:
                 # The answer has begun, so nothing can be said of it; the page asks again.
                 logger.exception("a console's stream ended")

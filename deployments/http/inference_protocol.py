@@ -9,11 +9,11 @@ import reprlib
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import orjson
 from numpy.typing import NDArray
 
 from deployments.batcher.queued_request import QueuedRequest
 from deployments.errors import BadRequestError, TooLargeError
+from deployments.http.request_body import load_json
 from deployments.http.signature import (
     CHECKED_FROM_BYTES,
     MAX_JSON_BYTES,
@@ -83,7 +83,9 @@ def parse_request(
         raise too_much_json()
     if len(header) >= CHECKED_FROM_BYTES:
         signature.json_guard.check(bytes(header))
-    content = _load(header)
+    content = load_json(header)
+    if not isinstance(content, dict):
+        raise BadRequestError(f'the body must be a JSON object with "inputs"; {_EXAMPLE}')
     booleans = header_length is not None or booleans_possible(body)
     return _check_request(content, raw, signature, booleans, timeout_ms, priority)
 
@@ -104,16 +106,6 @@ def _divide(body: bytes, header_length: int | None) -> tuple[bytes | memoryview,
             f"{len(body)}, not {header_length}"
         )
     return memoryview(body)[:header_length], memoryview(body)[header_length:]
-
-
-def _load(text: bytes | memoryview) -> dict[str, Any]:
-    try:
-        content = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise BadRequestError(f"the body is not valid JSON: {error}") from None
-    if not isinstance(content, dict):
-        raise BadRequestError(f'the body must be a JSON object with "inputs"; {_EXAMPLE}')
-    return content
 
 
 def _check_request(

@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
+import orjson
 import psutil
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
@@ -94,6 +95,13 @@ class Reservation:
 
     def __exit__(self, *_: object) -> None:
         self.release()
+
+
+def load_json(body: bytes | memoryview) -> Any:
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise BadRequestError(f"the body is not valid JSON: {error}") from None
 
 
 async def read_body(
