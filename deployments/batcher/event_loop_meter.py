@@ -100,9 +100,9 @@ class EventLoopMeter:
         self._note_work(now_s)
         return since_s
 
-    def request_refused(self) -> None:
-        """Count a request that was read and then refused before it was parsed."""
-        self.refused += 1
+    def requests_refused(self, number: int) -> None:
+        """Count requests that were read and then refused before they were parsed."""
+        self.refused += number
 
     def batch_ended(self, now_s: float, forward_s: float = 0.0, forward_cpu_s: float = 0.0) -> None:
         """Count a batch, and the time for which the model computed it on the loop's own thread."""

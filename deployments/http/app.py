@@ -187,7 +187,7 @@ class InferenceApp:
         except Exception as error:
             status, body, headers = self.outcomes.failure(error, info, arrival_s)
             if isinstance(error, DENIALS):
-                self.service.event_loop_meter.request_refused()
+                self.service.event_loop_meter.requests_refused(1)
             if isinstance(error, UnauthorizedError):
                 # Nothing more of a stranger's body is read.
                 headers.append((b"connection", b"close"))
@@ -279,7 +279,7 @@ class InferenceApp:
             try:
                 body = await read_body(receive, fields, service.max_body_bytes, reservation.grow_to)
             except BusyError:
-                self._count_rejected(Refusal.FULL, 1, arrival_s)
+                service.count_rejected(Refusal.FULL, [(arrival_s, 1)], time.monotonic())
                 raise
             if length <= SMALL_BODY_BYTES:
                 self._admit(body, arrival_s, priority)
@@ -307,9 +307,5 @@ class InferenceApp:
         refusal = service.admit(arrival_s, time.monotonic(), priority)
         if refusal is not None:
             rows = claimed_rows(body, service.signature.max_rows)
-            self._count_rejected(refusal, rows, arrival_s)
+            service.count_rejected(refusal, [(arrival_s, rows)], time.monotonic())
             raise rejection_of(refusal)
-
-    def _count_rejected(self, refusal: Refusal, rows: int, arrival_s: float) -> None:
-        self.service.event_loop_meter.request_refused()
-        self.service.count_rejected(refusal, [(arrival_s, rows)], time.monotonic())

@@ -30,8 +30,6 @@ class RejectionCounter:
         if alike is None:
             alike = self._rejected[refusal] = info, []
         alike[1].append((arrival_s, rows))
-        # Now, as it is this iteration of the loop that the refusal costs.
-        self._app.service.event_loop_meter.request_refused()
 
     def _count(self) -> None:
         rejected, self._rejected = self._rejected, {}

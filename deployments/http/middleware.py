@@ -22,6 +22,7 @@ import asyncio
 import logging
 import socket
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, ClassVar, cast
 
 import uvicorn
@@ -72,16 +73,13 @@ async def _listen_on_unix_socket(server: uvicorn.Server, tcp: socket.socket) -> 
         logger.warning("HAProxy reaches port %d over TCP: its Unix socket cannot be opened", port)
         return
 
-    def create_protocol() -> asyncio.Protocol:
-        # As uvicorn does for its own sockets.
-        protocol: Any = config.http_protocol_class
-        return cast(
-            asyncio.Protocol,
-            protocol(
-                config=config, server_state=server.server_state, app_state=server.lifespan.state
-            ),
-        )
-
+    # As uvicorn makes it for its own sockets.
+    create_protocol = partial(
+        cast(Any, config.http_protocol_class),
+        config=config,
+        server_state=server.server_state,
+        app_state=server.lifespan.state,
+    )
     loop = asyncio.get_running_loop()
     for one in listening_often([listener]):
         server.servers.append(

@@ -207,7 +207,7 @@ class InferenceProtocol(LimitedProtocol):
             refusal = service.admit(self._arrival_s, now_s, head.priority)
         except Exception as error:
             if isinstance(error, DENIALS):
-                service.event_loop_meter.request_refused()  # at a refusal's cost, not an answer's
+                service.event_loop_meter.requests_refused(1)  # at a refusal's cost, not an answer's
             self._fail(error)
             return False
         if refusal is None:
@@ -233,7 +233,6 @@ class InferenceProtocol(LimitedProtocol):
             self._release()
             service, now_s = self.hosted.app.service, time.monotonic()
             service.count_rejected(Refusal.FULL, [(self._arrival_s, 1)], now_s)
-            service.event_loop_meter.request_refused()
             self._fail(error)
             return False
         return True

@@ -45,7 +45,6 @@ class BatchedService(Service):
         if self.batcher.make_room(1, now_s + event_loop_s, arrival_s, steps):
             return None
         if self.batcher.lost_reason is not None:
-            self.event_loop_meter.request_refused()
             self.counts.rejected(Refusal.FULL, [(arrival_s, 1)], now_s)
             raise DeviceError(self.batcher.lost_reason)
         return self.batcher.core.refusal(1, now_s, arrival_s)

@@ -33,10 +33,8 @@ class RequestCounts:
     def rejected(
         self, refusal: Refusal, requests: Sequence[tuple[float, int]], now_s: float
     ) -> None:
-        """Count requests that were rejected unparsed, given their arrival times and rows.
-
-        The event loop's meter counts each when it is read.
-        """
+        """Count requests that were rejected unparsed, given their arrival times and rows."""
+        self._event_loop_meter.requests_refused(len(requests))
         self._rejections.rejected(refusal, requests, now_s)
         if refusal is Refusal.FULL:
             after_s = sum([now_s - arrival_s for arrival_s, _ in requests])

@@ -98,7 +98,7 @@ def test_counts_and_times_since_the_last_take():
 
     def refuse():
         meter.request_read(loop.now_s)
-        meter.request_refused()
+        meter.requests_refused(1)
 
     def end_batch():
         loop.work(0.02)

@@ -194,6 +194,7 @@ async def test_all_that_one_iteration_of_the_loop_rejects_is_counted():
         totals = hosted.app.outcomes.totals.describe("m", "1", served.service.batch_totals)
         assert totals["inference_stats"]["fail"]["count"] == 4
         assert served.service.batcher.rows.offered == 8
+        assert served.service.event_loop_meter.refused == 4
 
 
 @contextlib.contextmanager
