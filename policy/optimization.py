@@ -51,13 +51,3 @@ def solve(
     if profile.event_loop is not None:
         return tandem.solve(profile, arrival_rate_per_s, objective, start=start)
     return exact.solve(profile, arrival_rate_per_s, objective, start=start)
-
-
-def average_cost(
-    profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
-) -> float:
-    """Return the average cost of a policy as `solve` counts it, infinity if it cannot keep up."""
-    profile = profile.serial()
-    if profile.event_loop is not None:
-        return tandem.average_cost(profile, arrival_rate_per_s, weights, policy)
-    return exact.average_cost(profile, arrival_rate_per_s, weights, policy)

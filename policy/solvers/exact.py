@@ -97,16 +97,6 @@ def solve(
     )
 
 
-def average_cost(
-    profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
-) -> float:
-    """Return the average cost of a policy that `solve` found at another rate."""
-    problem = BatchingProblem(profile, arrival_rate_per_s, weights)
-    head = min(problem.max_head, max(problem.max_batch_size + 1, len(policy.actions)))
-    averages, _ = ClosedChain(problem, head).evaluate(_first_actions(problem, head, policy))
-    return problem.weigh(averages) + weights.energy_weight * (profile.idle_power_w or 0.0)
-
-
 def _first_actions(
     problem: BatchingProblem, head: int, start: BatchingPolicy | None
 ) -> NDArray[np.intp]:

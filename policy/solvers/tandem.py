@@ -65,12 +65,6 @@ def solve(
     return best
 
 
-def average_cost(
-    profile: Profile, arrival_rate_per_s: float, weights: Weights, policy: BatchingPolicy
-) -> float:
-    return _cost_if_it_keeps_up(Solution(profile, arrival_rate_per_s, weights, policy))
-
-
 def _cost_if_it_keeps_up(solution: Solution) -> float:
     try:
         return solution.average_cost

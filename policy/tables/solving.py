@@ -10,7 +10,7 @@ import numpy as np
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import Objective, ServiceLevelObjective, Weights
-from policy.optimization import average_cost, solve
+from policy.optimization import solve
 from policy.profile import Profile
 from policy.response_time.evaluation import evaluate
 from policy.solvers.batch_sizes import least_control_limit
@@ -20,8 +20,9 @@ from policy.tables.table import PolicyTable, check_rates
 # Close to the capacity the queue, not the policy, determines the response time.
 _MAX_TRAFFIC_INTENSITY = 0.99
 _DEFAULT_RATES = 64
-# A cell whose policy costs so much more than the best is divided, unless it is as narrow as this.
-_MAX_EXCESS, _MIN_RATIO = 0.01, 1.01
+# Under weights, a cell in which the control limit changes is cut until its ends are as close as
+# this. Its policy then costs less than 1% above the best at its lower end.
+_MIN_RATIO = 1.02
 # At every so many rates all policies are searched, not only those like the one of the rate before.
 _THOROUGH_EVERY = 16
 # Where a policy misses the objective within its cell, these shares of its max wait are tried.
@@ -44,8 +45,7 @@ def solve_table(
     ----------
     rates : sequence of float, optional
         Increasing arrival rates per second, below the profile's capacity. If not given,
-        `default_rates`, and for weights others between them wherever a cell's policy would cost
-        more than 1% above the best at its lower end.
+        `default_rates`, and for weights others between them wherever the control limit changes.
 
     Raises
     ------
@@ -56,12 +56,11 @@ def solve_table(
     if isinstance(objective, ServiceLevelObjective):
         return TableSolver(profile, objective, rates).solve()
     profile = profile.serial()
-    max_excess = _MAX_EXCESS if rates is None else math.inf
+    min_ratio = _MIN_RATIO if rates is None else math.inf
     grid = _grid(profile, objective, rates)
-    grid, policies = _least_cost_policies(profile, objective, grid, max_excess)
-    greedy = _work_conserving(profile)
-    if math.isfinite(average_cost(profile, grid[0], objective, greedy)):
-        policies[0] = greedy
+    grid, policies = _least_cost_policies(profile, objective, grid, min_ratio)
+    if least_control_limit(profile, grid[0]) == 1:
+        policies[0] = _work_conserving(profile)
     return PolicyTable(grid, (*policies, _when_overloaded(profile)))
 
 
@@ -154,36 +153,27 @@ def _when_overloaded(profile: Profile) -> BatchingPolicy:
 
 
 def _least_cost_policies(
-    profile: Profile, weights: Weights, grid: Sequence[float], max_excess: float
+    profile: Profile, weights: Weights, grid: Sequence[float], min_ratio: float
 ) -> tuple[tuple[float, ...], list[BatchingPolicy]]:
-    """Return rates, and the best policy at each; cells with a larger excess cost are divided."""
-    policy, best_cost = _least_cost_policy(profile, weights, grid[0], None)
-    rates, policies = [grid[0]], [policy]
+    """Return rates, and the best policy at each; cells in which the control limit changes are cut.
+
+    They end where their upper end is less than `min_ratio` times their lower end.
+    """
+    rates, policies = [grid[0]], [solve(profile, grid[0], weights).policy]
     ahead = list(reversed(grid[1:]))
-    found: dict[float, tuple[BatchingPolicy, float]] = {}
+    found: dict[float, BatchingPolicy] = {}
     while ahead:
         rate = ahead[-1]
         if rate not in found:
             start = policies[-1] if len(rates) % _THOROUGH_EVERY else None
-            found[rate] = _least_cost_policy(profile, weights, rate, start)
-        policy, cost_at_rate = found[rate]
-        if policy != policies[-1] and max_excess < math.inf and rate > rates[-1] * _MIN_RATIO:
-            cost = average_cost(profile, rates[-1], weights, policy)
-            if cost > (1 + max_excess) * best_cost:
-                ahead.append((rates[-1] + rate) / 2)
-                continue
-        ahead.pop()
-        rates.append(rate)
-        policies.append(policy)
-        best_cost = cost_at_rate
+            found[rate] = solve(profile, rate, weights, start=start).policy
+        changes = found[rate].control_limit != policies[-1].control_limit
+        if changes and rate > rates[-1] * min_ratio:
+            ahead.append((rates[-1] + rate) / 2)
+            continue
+        rates.append(ahead.pop())
+        policies.append(found[rate])
     return tuple(rates), policies
-
-
-def _least_cost_policy(
-    profile: Profile, weights: Weights, rate_per_s: float, start: BatchingPolicy | None
-) -> tuple[BatchingPolicy, float]:
-    solution = solve(profile, rate_per_s, weights, start=start)
-    return solution.policy, solution.average_cost
 
 
 def _with_shorter_waits(*policies: BatchingPolicy) -> Iterator[BatchingPolicy]:

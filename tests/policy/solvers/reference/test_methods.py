@@ -4,8 +4,9 @@ from hypothesis import strategies as st
 
 from policy.errors import InfeasibleError
 from policy.objective import Weights
-from policy.optimization import average_cost, solve
+from policy.optimization import solve
 from policy.solvers.reference.methods import TOLERANCE, solve_within
+from tests.support.batching.average_cost import average_cost
 from tests.support.profiles import GOOGLENET_P4
 
 
