@@ -24,9 +24,8 @@ FloatArray = NDArray[np.float64]
 _NAME = "profile: latency_quantiles"
 
 # The distribution is represented by this many points, equally spaced in the standard normal
-# variable of the same rank, up to this many standard deviations (a probability of 3e-6); where few
-# are to do, by the means of so many groups of them.
-_POINTS, _MAX_DEVIATIONS, _FEW_POINTS = 2001, 4.5, 65
+# variable of the same rank, up to this many standard deviations (a probability of 3e-6).
+_POINTS, _MAX_DEVIATIONS = 2001, 4.5
 _DEVIATIONS, _STEP = np.linspace(-_MAX_DEVIATIONS, _MAX_DEVIATIONS, _POINTS, retstep=True)
 
 
@@ -115,13 +114,6 @@ class LatencyQuantiles:
         logs = curve(inside) + (_DEVIATIONS - inside)[:, None] * curve(inside, 1)
         weights = np.diff(ndtr(np.append(_DEVIATIONS - _STEP / 2, _MAX_DEVIATIONS + _STEP / 2)))
         return np.ascontiguousarray(np.exp(logs).T), weights / weights.sum()
-
-    def few_points(self) -> tuple[FloatArray, FloatArray]:
-        """Return the means of neighboring `points`, and their weights."""
-        ratios, weights = self.points
-        starts = np.linspace(0, weights.size, _FEW_POINTS, endpoint=False).astype(int)
-        sums = np.add.reduceat(weights, starts)
-        return np.add.reduceat(ratios * weights, starts, axis=1) / sums, sums
 
     @staticmethod
     def ranks(deviates: FloatArray) -> FloatArray:

@@ -218,6 +218,16 @@ class Profile:
             latency_quantiles=None if quantiles is None else quantiles.up_to(batch_size),
         )
 
+    def with_mean_times(self) -> "Profile":
+        """Return the profile whose batches all take their mean time; itself if they do."""
+        if self.latency_quantiles is None:
+            return self
+        latency_ms = np.maximum.accumulate(self.latency_quantiles.means_ms(self.latency_ms))
+        energy_mj = self.energy_mj
+        if energy_mj is not None and self.idle_power_w is not None:
+            energy_mj = np.maximum(energy_mj, self.idle_power_w * latency_ms)
+        return replace(self, latency_ms=latency_ms, energy_mj=energy_mj, latency_quantiles=None)
+
     def energy_mj_for_weight(self, energy_weight: float) -> FloatArray:
         """Return the energy by batch size; zeros where it is neither known nor asked for.
 

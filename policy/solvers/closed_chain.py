@@ -12,7 +12,7 @@ from numpy.lib.stride_tricks import as_strided, sliding_window_view
 from numpy.typing import NDArray
 from scipy.special import lambertw
 
-from policy.numerics.markov import ChainEquations, LuFactors, mixed_tail_decay, tail_decay
+from policy.numerics.markov import ChainEquations, LuFactors, tail_decay
 from policy.numerics.probability import poisson_table
 from policy.objective import Weights
 from policy.profile import Profile
@@ -36,10 +36,8 @@ class BatchingProblem:
     ----------
     rate : float
         Arrivals per millisecond, λ.
-    times : ndarray of float, shape (max_batch_size, points)
-        The times that a batch may take, of the `probabilities`, shape (points,); ms.
-    latency, means, variances : ndarray of float, shape (max_batch_size,)
-        Mean time of a batch, τ; mean and variance of the arrivals meanwhile: λτ if it is fixed.
+    latency, means : ndarray of float, shape (max_batch_size,)
+        Time of a batch, τ; mean number of arrivals meanwhile, λτ.
     period : ndarray of float
         Mean time to the next decision, ms.
     slope : ndarray of float
@@ -61,53 +59,33 @@ class BatchingProblem:
 
     def __init__(self, profile: Profile, arrival_rate_per_s: float, weights: Weights) -> None:
         self.rate = rate = profile.arrivals_per_ms(arrival_rate_per_s)
-        quantiles = profile.latency_quantiles
-        ratios, self.probabilities = (
-            (np.ones((profile.max_batch_size, 1)), np.ones(1))
-            if quantiles is None
-            else quantiles.few_points()
-        )
-        self.times = profile.latency_ms[:, np.newaxis] * ratios
-        self.latency = self.times @ self.probabilities
-        squares = self.times**2 @ self.probabilities
-        longer_ms = self.latency - profile.latency_ms
-        self.energy = (
-            profile.energy_mj_for_weight(weights.energy_weight)
-            - (profile.idle_power_w or 0.0) * longer_ms
-        )
+        self.latency = profile.latency_ms
+        self.energy = profile.energy_mj_for_weight(weights.energy_weight)
         self.weights = weights.latency_weight, weights.energy_weight
         self.max_batch_size = profile.max_batch_size
         self.best = best = profile.best_batch_size
         self.means = rate * self.latency
-        self.variances = self.means + rate**2 * (squares - self.latency**2)
         self.period = np.append(1 / rate, self.latency)
         self.slope = self.period / rate
         self.intercept = np.zeros((2, self.max_batch_size + 1))
-        self.intercept[0, 1:] = squares / 2
+        self.intercept[0, 1:] = self.latency**2 / 2
         self.intercept[1, 1:] = self.energy
 
         latency, mean = self.latency[best - 1], self.means[best - 1]
         self.drift = best - mean
         self.square = latency / (2 * rate * self.drift)
-        spread = self.square * (self.drift**2 + self.variances[best - 1])
+        spread = self.square * (self.drift**2 + mean)
         self.linear = (
-            np.array([squares[best - 1] / 2 + spread, self.energy[best - 1], latency]) / self.drift
+            np.array([latency**2 / 2 + spread, self.energy[best - 1], latency]) / self.drift
         )
-        if quantiles is None:
-            self.tail_decay = tail_decay(float(mean), best)
-            self.value_decay = _value_decay(best, float(mean))
-        else:
-            arrivals = rate * self.times[best - 1]
-            self.tail_decay = mixed_tail_decay(arrivals, self.probabilities, best)
-            # To count on no decay of the values makes the system larger, not wrong.
-            self.value_decay = 0.0
+        self.tail_decay = tail_decay(float(mean), best)
+        self.value_decay = _value_decay(best, float(mean))
         self.max_head = self.max_batch_size + 1 + math.ceil(_DIGITS / self.tail_decay)
 
     def arrivals(self, length: int) -> FloatArray:
         """Return the probabilities of fewer than `length` arrivals during a batch, by its size."""
-        table = poisson_table(length, self.rate * self.times)
-        table /= table.sum(axis=-1, keepdims=True)
-        return np.asarray(self.probabilities @ table)
+        table = poisson_table(length, self.means)
+        return np.asarray(table / table.sum(axis=-1, keepdims=True))
 
     def economic_batch_size(self) -> int:
         """Guess the control limit as Wilson's economic order quantity.
@@ -136,7 +114,7 @@ class ClosedChain:
         self.head = head
         decay = problem.tail_decay + problem.value_decay
         self.size = size = head + 2 + math.ceil(_DIGITS / decay)
-        largest = problem.rate * float(problem.times.max())
+        largest = float(problem.means.max())
         reach = math.ceil(largest + 9 * math.sqrt(largest) + 24)
         self.reach = reach
         arrivals = problem.arrivals(max(reach, size) + 1)
@@ -250,7 +228,7 @@ class ClosedChain:
         # In the far states the loss by each action is a line over the queue length.
         square, linear = self._far(averages)
         drift = np.append(-1.0, np.arange(1, problem.max_batch_size + 1) - problem.means)
-        variance = np.append(0.0, problem.variances)
+        variance = np.append(0.0, problem.means)
         slope = problem.weights[0] * problem.slope - 2 * square * drift
         at_zero = (
             problem.weights[0] * problem.intercept[0]

@@ -51,7 +51,9 @@ class WaitSearch:
     ) -> None:
         self.sizing = sizing
         self._profile = profile
-        self._simple_profile = _without_variation_and_event_loop(profile)
+        self._simple_profile = profile.with_mean_times()
+        if profile.event_loop is not None:
+            self._simple_profile = replace(self._simple_profile, event_loop=None)
         self._arrival_rate_per_s = arrival_rate_per_s
         self._objective = objective
         self._response_time_ms = objective.response_time_ms
@@ -167,17 +169,3 @@ class WaitSearch:
         evaluation = self._evaluate_simply(control_limit, max_wait_ms)
         power_w = evaluation.mean_power_w
         return evaluation.device_busy_fraction if power_w is None else power_w
-
-
-def _without_variation_and_event_loop(profile: Profile) -> Profile:
-    quantiles, event_loop = profile.latency_quantiles, profile.event_loop
-    if quantiles is None and event_loop is None:
-        return profile
-    times_ms, energy_mj = profile.latency_ms, profile.energy_mj
-    if quantiles is not None:
-        times_ms = np.maximum.accumulate(quantiles.means_ms(times_ms))
-    if energy_mj is not None and profile.idle_power_w is not None:
-        energy_mj = np.maximum(energy_mj, profile.idle_power_w * times_ms)
-    return replace(
-        profile, latency_ms=times_ms, energy_mj=energy_mj, latency_quantiles=None, event_loop=None
-    )
