@@ -86,25 +86,13 @@ class Service:
         return self.processes(lambda _, command: "autoscaler.worker" in command)
 
     def memory_mib(self) -> dict[str, float]:
-        """Return the memory of each process, by role and process id."""
-        roles: dict[int, str] = {}
-        for process in self.process.children(recursive=True):
-            with suppress(psutil.Error):
-                # `ray::Class`, or a program of its own with many arguments; an ended one has none.
-                command = process.cmdline() or [process.name()]
-                roles[process.pid] = command[0].rpartition("/")[2].split(" ")[0]
-        for role, processes in (
-            ("replica", self.replicas()),
-            ("HAProxy", self.haproxies()),
-            ("supervisor of HAProxy", self.supervisors()),
-            ("solver", self.solvers()),
-            ("sojourn serve", [self.process]),
-        ):
-            roles |= dict.fromkeys((process.pid for process in processes), role)
+        """Return the memory of the processes that last, by role and process id."""
+        roles = {"replica": self.replicas(), "HAProxy": self.haproxies()}
         found = {}
-        for pid, role in roles.items():
-            with suppress(psutil.Error):
-                found[f"{role} {pid}"] = psutil.Process(pid).memory_full_info().pss / 2**20
+        for role, processes in (*roles.items(), ("sojourn serve", [self.process])):
+            for process in processes:
+                with suppress(psutil.Error):
+                    found[f"{role} {process.pid}"] = process.memory_full_info().pss / 2**20
         return found
 
     def deploy(self, document: Document) -> None:
