@@ -15,7 +15,7 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterator, Set
 from contextlib import ExitStack, closing, contextmanager, suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
@@ -120,7 +120,10 @@ class _Cluster:
         assert process.stdout is not None
         request = {
             "document": run.document,
-            "applications": [asdict(application) for application in run.applications],
+            "applications": [
+                {name: getattr(one, name) for name in ("application", "model", "route_prefix")}
+                for one in run.applications
+            ],
             "address": address_to_ask(run.http_host),
             "port": run.http_port,
         }

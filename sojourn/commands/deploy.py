@@ -62,7 +62,7 @@ def command(
         raise InvalidInputError("--application: says what --sla is for; add --sla")
     api = ServeApi(address)
     if config is not None:
-        document = deepcopy(dict(load_served_file(Path(config), here=False).run.document))
+        document = deepcopy(dict(load_served_file(Path(config), here=False).document))
     elif sla is not None:
         document = api.document()
     else:

@@ -7,7 +7,6 @@ import shlex
 import signal
 import tempfile
 import time
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,7 @@ from deployments.access.web_pages import is_loopback
 from deployments.config.yaml_file import parse_yaml
 from deployments.haproxy.routing import serve_environment, supervisor_environment
 from deployments.local.environment import ray_access
-from deployments.local.run import LocalRun
+from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import LocalService, local_service
 from deployments.local.urls import ask
 from policy.errors import InvalidInputError
@@ -29,7 +28,7 @@ from policy.objective import ServiceLevelObjective
 from sojourn import option_types
 from sojourn.output import json_option, print_json, program, say
 from sojourn.project import is_model, one_model_config
-from sojourn.served import Served, load_served_file
+from sojourn.served import load_served_file
 
 #: The default config.
 DEFAULT_CONFIG = "configs/digits.yaml"
@@ -109,7 +108,7 @@ def command(
         with tempfile.TemporaryDirectory() as folder:
             path = Path(folder, "serve.yaml")
             path.write_text(text)
-            file = load_served_file(path, check=not environment, load=load, own=False)
+            run = load_served_file(path, check=not environment, load=load, own=False)
     else:
         if sla is not None or trust or print_config:
             raise InvalidInputError(
@@ -120,12 +119,12 @@ def command(
                 f"there is no {config} here; name a config or a model, or write a project "
                 "with `sojourn init`"
             )
-        file = load_served_file(Path(config), check=not environment, load=load)
+        run = load_served_file(Path(config), check=not environment, load=load)
     if environment:
         settings = {
             **ray_access(),
             **serve_environment(),
-            **file.run.environment,
+            **run.environment,
             **supervisor_environment(),
         }
         if as_json:
@@ -134,28 +133,23 @@ def command(
         for name, value in settings.items():
             click.echo(f"export {name}={shlex.quote(value)}")
         return 0
-    run = replace(
-        file.run, http_host=host or file.run.http_host, http_port=port or file.run.http_port
-    )
-    for application in file.applications:
+    run = replace(run, http_host=host or run.http_host, http_port=port or run.http_port)
+    for application in run.applications:
         check_exposure(run.http_host, application.access, insecure)
-    for note in file.notes:
+    for note in run.notes:
         say(note)
     if check:
-        slas = {
-            served.model: application.sla
-            for served, application in zip(run.applications, file.applications, strict=True)
-        }
+        slas = {application.model: application.sla for application in run.applications}
         if as_json:
-            print_json({"config": config, "slas": slas, "notes": file.notes})
+            print_json({"config": config, "slas": slas, "notes": run.notes})
         else:
             each = [f"{name}: {sla}" if len(slas) > 1 else sla for name, sla in slas.items()]
             say(f"{config} is fine: {'; '.join(each)}")
         return 0
-    return _serve(run, file.applications, as_json)
+    return _serve(run, as_json)
 
 
-def _serve(run: LocalRun, applications: Sequence[Served], as_json: bool) -> int:
+def _serve(run: LocalRun, as_json: bool) -> int:
     started_s = time.monotonic()
     interrupt = Interrupt()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
@@ -165,10 +159,8 @@ def _serve(run: LocalRun, applications: Sequence[Served], as_json: bool) -> int:
         with local_service(run, say) as running:
             start_s = time.monotonic() - started_s
             summaries = [
-                _summary(served.model, url, application, running, start_s)
-                for served, url, application in zip(
-                    run.applications, running.urls, applications, strict=True
-                )
+                _summary(application, url, running, start_s)
+                for application, url in zip(run.applications, running.urls, strict=True)
             ]
             if as_json:
                 print_json(summaries[0] if len(summaries) == 1 else {"models": summaries})
@@ -213,13 +205,13 @@ class Interrupt:
 
 
 def _summary(
-    model: str, url: str, application: Served, running: LocalService, start_s: float
+    application: ServedApplication, url: str, running: LocalService, start_s: float
 ) -> dict[str, Any]:
     addresses = {
         "url": url,
         "dashboard": running.dashboard,
         "metrics_url": running.metrics_url,
-        "model": model,
+        "model": application.model,
         "further_models": application.further_models,
         "sla": application.sla,
         "start_s": start_s,
@@ -233,7 +225,7 @@ def _summary(
         return {**addresses, "unknown": str(error)}
     closed = application.access.closed(INFERENCE)
     token = f'-H "Authorization: Bearer ${TOKEN_VARIABLE}" ' if closed else ""
-    return {**addresses, **policy, "curl": _curl(url, model, example, token)}
+    return {**addresses, **policy, "curl": _curl(url, application.model, example, token)}
 
 
 def _curl(url: str, model: str, example: str, token: str) -> str:

@@ -12,13 +12,13 @@ CONFIGS = ROOT / "configs"
 
 @pytest.mark.slow
 def test_two_models():
-    file = load_served_file(CONFIGS / "two-models.yaml", check=False)
-    first, second = file.run.applications
+    run = load_served_file(CONFIGS / "two-models.yaml", check=False)
+    first, second = run.applications
     assert (first.application, first.model, first.route_prefix) == ("digits", "digits", "/digits")
     assert second.route_prefix == "/googlenet"
-    slas = [served.sla for served in file.applications]
+    slas = [served.sla for served in run.applications]
     assert slas == ["99% of requests within 100 ms", "99% of requests within 500 ms"]
-    assert file.run.environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "65536"
+    assert run.environment["RAY_SERVE_HAPROXY_TUNE_BUFSIZE"] == "65536"
 
 
 @pytest.mark.slow
@@ -31,11 +31,11 @@ def test_a_pipeline_beside_a_model(tmp_path):
     both = {**model, "applications": [*pipeline["applications"], *model["applications"]]}
     path = tmp_path / "both.yaml"
     path.write_text(yaml.safe_dump(both))
-    file = load_served_file(path, check=False)
-    assert [served.model for served in file.run.applications] == ["digits", "digits-pipeline"]
-    assert [served.is_pipeline for served in file.applications] == [False, True]
-    assert len(file.run.document["applications"]) == 2
-    assert file.run.environment[HELD_MS] == "http-digits=50,http-digits-pipeline=50"
+    run = load_served_file(path, check=False)
+    assert [served.model for served in run.applications] == ["digits", "digits-pipeline"]
+    assert [served.is_pipeline for served in run.applications] == [False, True]
+    assert len(run.document["applications"]) == 2
+    assert run.environment[HELD_MS] == "http-digits=50,http-digits-pipeline=50"
 
 
 @pytest.mark.parametrize(

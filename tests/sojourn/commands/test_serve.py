@@ -7,11 +7,11 @@ from types import SimpleNamespace
 import pytest
 
 from deployments.config.user_config import AccessConfig
+from deployments.local.run import ServedApplication
 from deployments.local.service import LocalService
 from policy.errors import InvalidInputError
 from sojourn.cli import main
 from sojourn.commands import serve
-from sojourn.served import Served
 
 #: Echoes what it is sent, and knows the example, but only for the token.
 CURL = """#!/bin/sh
@@ -43,8 +43,8 @@ def test_a_service_that_cannot_be_asked_yet_is_summarized_all_the_same(monkeypat
 
     monkeypatch.setattr(serve, "ask", ask)
     running = LocalService(("http://s",), "http://d", "http://m", lambda: None)
-    served = Served("99%", AccessConfig(), further_models=("n", "o"))
-    summary = serve._summary("m", "http://s", served, running, 7.0)
+    served = ServedApplication("a", "m", "", "99%", AccessConfig(), further_models=("n", "o"))
+    summary = serve._summary(served, "http://s", running, 7.0)
     assert (summary["url"], summary["sla"], summary["start_s"]) == ("http://s", "99%", 7.0)
     serve._print_summary(summary)
     printed = capsys.readouterr().out
