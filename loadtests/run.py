@@ -23,6 +23,11 @@ from policy.errors import InvalidInputError
 
 SETTINGS_VARIABLE = "SOJOURN_LOADTEST_SETTINGS"
 WORKER_VARIABLE = "SOJOURN_LOADTEST_WORKER"
+#: Files in the folder where Locust's processes run: what they read, and what each worker writes,
+#: with a place for its number. The notes have a few failures, when the schedule began and the CPU
+#: time spent.
+SCHEDULE, CASES = "schedule.npy", "cases.jsonl"
+RECORDS, NOTES = "records-{}.npz", "notes-{}.json"
 STOP_TIMEOUT_S = 10
 WATCH_EVERY_S = 0.2
 
@@ -32,9 +37,7 @@ class Settings:
     """Settings for Locust's processes, passed through a JSON file.
 
     `connections` is the maximum number of requests in flight, at least one for each worker. One of
-    `workers` is Locust alone; several also have a master. `records` and `notes` are file names with
-    a place for the worker's number; the notes have a few failures, when the schedule began and the
-    CPU time spent.
+    `workers` is Locust alone; several also have a master.
     """
 
     model: str
@@ -43,10 +46,6 @@ class Settings:
     duration_s: float
     seed: int
     workers: int = 1
-    schedule: str = "schedule.npy"
-    cases: str = "cases.jsonl"
-    records: str = "records-{}.npz"
-    notes: str = "notes-{}.json"
 
     @property
     def connections_per_worker(self) -> int:
@@ -91,8 +90,8 @@ def run(
         raise InvalidInputError("load tests need Locust: pip install 'sojourn[loadtest]'")
     with TemporaryDirectory(prefix="sojourn-loadtest-") as name:
         folder = Path(name)
-        prepare_cases(folder / settings.cases)
-        np.save(folder / settings.schedule, schedule.arrivals_s)
+        prepare_cases(folder / CASES)
+        np.save(folder / SCHEDULE, schedule.arrivals_s)
         settings.save(folder / "settings.json")
         environment = _environment(folder, token)
         processes = []
@@ -103,12 +102,12 @@ def run(
             _wait(processes)
         finally:
             _stop(processes)
-        parts = [folder / settings.records.format(worker) for worker in range(settings.workers)]
+        parts = [folder / RECORDS.format(worker) for worker in range(settings.workers)]
         if any(one.returncode for one in processes) or not all(map(Path.exists, parts)):
             raise StartError(f"Locust ended early: {_last_log_line(folder)}")
         records = Records.interleaved([Records.load(part) for part in parts])
         notes = [
-            json.loads((folder / settings.notes.format(worker)).read_text())
+            json.loads((folder / NOTES.format(worker)).read_text())
             for worker in range(settings.workers)
         ]
         cpu_s = sum(worker["cpu_s"] for worker in notes)

@@ -13,7 +13,7 @@ from gevent.queue import SimpleQueue
 from loadtests.answers import Case, read_cases
 from loadtests.idle import Idle, connection_wait_s
 from loadtests.records import GOOD, Outcome, Records, outcome_name
-from loadtests.run import Settings, max_examples
+from loadtests.run import CASES, NOTES, RECORDS, SCHEDULE, Settings, max_examples
 
 #: Message to the master: a worker's progress.
 PROGRESS = "sojourn-progress"
@@ -52,9 +52,9 @@ class Sender:
         self.settings = settings
         self.worker = worker
         mine = slice(worker, None, settings.workers)
-        scheduled_s = np.load(settings.schedule)
+        scheduled_s = np.load(SCHEDULE)
         self.records = Records.begin(scheduled_s[mine])
-        self.cases = read_cases(Path(settings.cases))
+        self.cases = read_cases(Path(CASES))
         # Consecutive requests should not be consecutive in the file.
         order = np.random.default_rng(settings.seed).permutation(len(self.cases))
         self.case_of = order[np.arange(scheduled_s.size)[mine] % order.size].tolist()
@@ -147,12 +147,11 @@ class Sender:
             gevent.sleep(REPORT_EVERY_S)
 
     def save(self) -> None:
-        settings = self.settings
-        self.records.save(Path(settings.records.format(self.worker)))
+        self.records.save(Path(RECORDS.format(self.worker)))
         examples = [example for kept in self.examples.values() for example in kept]
         cpu_s = time.process_time() - self.begun_cpu_s
         notes = {"start_s": self.start_s, "cpu_s": cpu_s, "examples": examples}
-        Path(settings.notes.format(self.worker)).write_bytes(orjson.dumps(notes))
+        Path(NOTES.format(self.worker)).write_bytes(orjson.dumps(notes))
 
 
 def shortened(text: str) -> str:

@@ -1,4 +1,5 @@
 import time
+from pathlib import Path
 
 import gevent
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from deployments.config.user_config import SLAConfig
 from loadtests.records import Outcome
 from loadtests.reporting.report import report
-from loadtests.run import Settings
+from loadtests.run import CASES, SCHEDULE, Settings
 from loadtests.schedule import Schedule, Step
 from loadtests.sender import Sender
 
@@ -40,15 +41,16 @@ class User:
 
 
 @pytest.fixture
-def sent(tmp_path):
+def sent(tmp_path, monkeypatch):
     """Send requests that are due at given times, with some users; return the worker."""
-    cases = tmp_path / "cases.jsonl"
-    cases.write_text('{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}\n')
+    monkeypatch.chdir(tmp_path)
+    Path(CASES).write_text(
+        '{"inputs": [{"name": "x", "datatype": "FP32", "shape": [1], "data": [1]}]}\n'
+    )
 
     def send(due_s, users):
-        np.save(tmp_path / "due.npy", due_s)
-        files = {"schedule": str(tmp_path / "due.npy"), "cases": str(cases)}
-        sender = Sender(Settings("m", len(users), 60.0, 1.0, 0, **files), 0)
+        np.save(SCHEDULE, due_s)
+        sender = Sender(Settings("m", len(users), 60.0, 1.0, 0), 0)
 
         def work(user):
             while True:
