@@ -27,7 +27,7 @@ from deployments.config.validation import StrictModel
 from deployments.pipelines.core import steps
 from deployments.pipelines.serving import config as pipeline
 from deployments.pipelines.serving import step_config
-from sojourn.cli import COMMANDS, cli
+from sojourn.cli import COMMANDS, cli, load_command
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
 WRITTEN = "<!-- Written by scripts/reference_pages.py; a test compares it with the code. -->\n"
@@ -271,9 +271,7 @@ def commands_page() -> str:
     ]
     for name in sorted(COMMANDS):
         context = click.Context(cli, info_name="sojourn")
-        command = cli.get_command(context, name)
-        assert command is not None
-        parts += _command(command, context, name, depth=2)
+        parts += _command(load_command(name), context, name, depth=2)
     return "\n".join(parts)
 
 

@@ -4,7 +4,6 @@ A command's module is imported only when that command runs, so `sojourn solve` d
 or torch to load.
 """
 
-import difflib
 import importlib
 import sys
 from collections.abc import Sequence
@@ -40,30 +39,32 @@ _COMMANDS_OF_ONE_THREAD = ("plan", "simulate", "solve")
 _EXTRAS = {"matplotlib": "reports", "obstore": "store", "torch": "torch"}
 
 
+def load_command(name: str) -> click.Command:
+    """Import one of `COMMANDS`."""
+    if name in _COMMANDS_OF_ONE_THREAD:
+        from deployments.models.threads import limit_threads
+
+        limit_threads(1)
+    module = importlib.import_module(f"sojourn.commands.{_MODULES.get(name, name)}")
+    command: click.Command = getattr(module, name if name in _MODULES else "command")
+    return command
+
+
 class _LazyGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted(COMMANDS)
+    """A group whose commands have a name and a short help until one of them is run."""
 
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name not in COMMANDS:
-            near = difflib.get_close_matches(cmd_name, COMMANDS, 1)
-            if near:
-                ctx.fail(f"there is no command {cmd_name!r}; did you mean {near[0]!r}?")
-            return None
-        if cmd_name in _COMMANDS_OF_ONE_THREAD:
-            from deployments.models.threads import limit_threads
-
-            limit_threads(1)
-        module = importlib.import_module(f"sojourn.commands.{_MODULES.get(cmd_name, cmd_name)}")
-        command: click.Command = getattr(module, cmd_name if cmd_name in _MODULES else "command")
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl(sorted(COMMANDS.items()))
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load_command(name or ""), rest
 
 
-@click.group(cls=_LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=_LazyGroup,
+    commands=[click.Command(name, short_help=text) for name, text in COMMANDS.items()],
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.version_option(package_name="sojourn", message="%(prog)s %(version)s")
 def cli() -> None:
     """Keep a response-time SLA with the fewest replicas and the least energy."""

@@ -7,7 +7,7 @@ from tests.support.readme import ROOT
 
 @pytest.mark.parametrize(
     ("word", "said"),
-    [("serv", "there is no command 'serv'; did you mean 'serve'?"), ("xyz", "No such command")],
+    [("serv", "No such command 'serv'. Did you mean 'serve'?"), ("xyz", "No such command 'xyz'.")],
 )
 def test_an_unknown_command(refused, word, said):
     assert said in refused(word)
