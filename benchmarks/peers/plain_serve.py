@@ -9,6 +9,7 @@ from typing import Any
 import ray
 from ray import serve
 from starlette.requests import Request
+from starlette.responses import JSONResponse
 
 from benchmarks.peers.models import HOSTED, MAX_BATCH_SIZE, stack, unstack
 
@@ -27,10 +28,10 @@ class Plain:
     async def _infer(self, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         return unstack(self._model.forward(stack(self._model, rows)))
 
-    async def __call__(self, request: Request) -> dict[str, Any]:
+    async def __call__(self, request: Request) -> JSONResponse:
         """Answer one request of one item."""
-        answer: dict[str, Any] = await self._infer(await request.json())
-        return answer
+        # A dict would be sent in chunks, which the open-loop client does not read.
+        return JSONResponse(await self._infer(await request.json()))
 
 
 def main() -> None:
