@@ -62,11 +62,6 @@ class StoreCore:
         if holder in self._opens or holder in self._leases:
             raise InvalidInputError("this connection has opened a model already")
         self._counts["opens"] += 1
-        if tier > Tier.HOST or tier not in self._spaces:
-            self._refuse(
-                holder, StoreError(f"a model cannot be opened in this store's {tier.name} tier")
-            )
-            return self._taken()
         self._opens[holder] = Open(name, tier)
         self._unplaced[holder] = None
         if name in self._manifests:
@@ -98,11 +93,10 @@ class StoreCore:
 
     def found(self, blob: Blob, tier: Tier) -> list[Action]:
         """Restore a blob from an earlier run, or drop it if it does not fit the budget."""
-        if self._spaces[tier].get(blob) is None:
-            if self._transfers.reserve(tier, [blob]):
-                self._spaces[tier].entries[blob].resident = True
-            else:
-                self._actions.append(Drop(blob, tier))
+        if self._transfers.reserve(tier, [blob]):
+            self._spaces[tier].entries[blob].resident = True
+        else:
+            self._actions.append(Drop(blob, tier))
         return self._taken()
 
     def origins(self, blob: Blob) -> list[Origin]:
@@ -165,7 +159,7 @@ class StoreCore:
             raise UnknownModelError(f"{name}: not in the store")
         for blob in self._manifests.pop(name).blobs:
             for tier, space in self._spaces.items():
-                entry = space.get(blob)
+                entry = space.entries.get(blob)
                 if entry is not None and entry.idle and (disk or tier <= Tier.HOST):
                     self._transfers.evict(blob, tier)
         return self._advance()
@@ -203,7 +197,7 @@ class StoreCore:
     def _forget_shared(self) -> None:
         awaited = {waiting.name for waiting in self._opens.values()}
         for name, blob in list(self._shared.items()):
-            if name not in awaited and not any(s.get(blob) for s in self._spaces.values()):
+            if name not in awaited and not any(blob in s.entries for s in self._spaces.values()):
                 del self._shared[name]
                 self._manifests.pop(name, None)
                 self._transfers.memory_only.discard(blob)

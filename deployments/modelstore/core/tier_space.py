@@ -37,15 +37,12 @@ class TierSpace:
         self.kept_free_bytes = 0
         self.entries: dict[Blob, Entry] = {}
 
-    def get(self, blob: Blob) -> Entry | None:
-        return self.entries.get(blob)
-
     def holds(self, manifest: Manifest) -> bool:
         """Return whether a whole model is here."""
         return all(blob in self.entries and self.entries[blob].resident for blob in manifest.blobs)
 
     def resident_bytes(self, manifest: Manifest) -> int:
-        entries = ((blob, self.get(blob)) for blob in manifest.blobs)
+        entries = ((blob, self.entries.get(blob)) for blob in manifest.blobs)
         return sum(blob.size_bytes for blob, entry in entries if entry and entry.resident)
 
     def room_bytes(self, blobs: Iterable[Blob]) -> int:

@@ -6,20 +6,11 @@ room, and skips those that are full or fail.
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from deployments.modelstore.core.actions import Action, Copy, Drop, Fault, Tier
 from deployments.modelstore.core.tier_space import TierSpace
 from deployments.modelstore.names import Blob, Manifest
-
-
-@dataclass
-class _Fill:
-    """A blob's copy into a tier: from `source`, or after the fill of the tier below."""
-
-    source: Tier
-    waiting: bool
 
 
 class Transfers:
@@ -39,7 +30,8 @@ class Transfers:
         self.copied_bytes = Counter[tuple[Tier, Tier]]()
         self.copied_s: defaultdict[tuple[Tier, Tier], float] = defaultdict(float)
         self._actions = actions
-        self._fills: dict[tuple[Blob, Tier], _Fill] = {}
+        # The source of each blob's copy into a tier, which waits while that is filled itself.
+        self._fills: dict[tuple[Blob, Tier], Tier] = {}
         self._bypassed: set[tuple[Blob, Tier]] = set()
         #: Blobs that are not kept on the disk.
         self.memory_only: set[Blob] = set()
@@ -93,31 +85,30 @@ class Transfers:
         for below, space in self.spaces.items():
             if below <= tier or (blob, below) in self._bypassed:
                 continue
-            if below is Tier.DISK and blob in self.memory_only and space.get(blob) is None:
+            if below is Tier.DISK and blob in self.memory_only and blob not in space.entries:
                 continue
-            if space.get(blob) is None and self.reserve(below, [blob]):
+            if blob not in space.entries and self.reserve(below, [blob]):
                 self.fill(blob, below)
-            entry = space.get(blob)
+            entry = space.entries.get(blob)
             if entry is None:
                 continue
             if entry.resident:
                 entry.reads += 1
                 self._order(blob, below, tier)
             else:
-                self._fills[blob, tier] = _Fill(below, waiting=True)
+                self._fills[blob, tier] = below
             return
         self._order(blob, Tier.REMOTE, tier)
 
     def fill_all(self, blobs: Iterable[Blob], tier: Tier) -> None:
         """Copy blobs into a tier, first those in a lower tier, so that they stay there."""
-        below_spaces = [space for below, space in self.spaces.items() if below > tier]
-        for blob in sorted(blobs, key=lambda blob: all(not s.get(blob) for s in below_spaces)):
+        below = [space.entries for at, space in self.spaces.items() if at > tier]
+        for blob in sorted(blobs, key=lambda blob: all(blob not in entries for entries in below)):
             self.fill(blob, tier)
 
     def copied(self, blob: Blob, tier: Tier, seconds: float) -> None:
         """Record a finished copy and start the fills that waited for it."""
-        fill = self._finish(blob, tier)
-        link = (fill.source, tier)
+        link = (self._finish(blob, tier), tier)
         self.copied_bytes[link] += blob.size_bytes
         self.copied_s[link] += seconds
         self.spaces[tier].entries[blob].resident = True
@@ -128,8 +119,8 @@ class Transfers:
 
     def failed(self, blob: Blob, tier: Tier, fault: Fault) -> list[Tier]:
         """Record a failed copy. Return the tiers that the blob can no longer be copied to."""
-        fill = self._finish(blob, tier)
-        if fault is Fault.SOURCE and fill.source is Tier.DISK:
+        source = self._finish(blob, tier)
+        if fault is Fault.SOURCE and source is Tier.DISK:
             self._refill(blob, tier)
             return []
         if fault is Fault.TARGET:
@@ -163,23 +154,22 @@ class Transfers:
         }
 
     def _order(self, blob: Blob, source: Tier, target: Tier) -> None:
-        self._fills[blob, target] = _Fill(source, waiting=False)
+        self._fills[blob, target] = source
         self._actions.append(Copy(blob, source, target))
 
-    def _finish(self, blob: Blob, tier: Tier) -> _Fill:
-        fill = self._fills.pop((blob, tier))
-        if fill.source in self.spaces:
-            self.spaces[fill.source].entries[blob].reads -= 1
-        return fill
+    def _finish(self, blob: Blob, tier: Tier) -> Tier:
+        source = self._fills.pop((blob, tier))
+        if source in self.spaces:
+            self.spaces[source].entries[blob].reads -= 1
+        return source
 
     def _waiters(self, blob: Blob, tier: Tier) -> list[Tier]:
         """Return the tiers whose fills wait for this tier's copy of the blob."""
-        fills = ((above, self._fills.get((blob, above))) for above in self.spaces)
-        return [above for above, fill in fills if fill and fill.waiting and fill.source == tier]
+        return [above for above in self.spaces if self._fills.get((blob, above)) == tier]
 
     def _refill(self, blob: Blob, tier: Tier) -> None:
         """Bypass the disk, whose copy of the blob was corrupt; the driver has deleted it."""
-        entry = self.spaces[Tier.DISK].get(blob)
+        entry = self.spaces[Tier.DISK].entries.get(blob)
         if entry is not None and not entry.reads:
             self.spaces[Tier.DISK].remove(blob)
         self._bypassed.add((blob, Tier.DISK))

@@ -35,10 +35,8 @@ Identified = Callable[[Blob | StoreError], Sequence[Action]]
 _Kind = str | tuple[Tier, Tier]
 _Work = tuple[Callable[[], Event], Callable[[Exception], Event]]
 
-#: Clients may request any number of unknown names, and share any number of files.
-LOOKUPS_AT_ONCE = 8
-#: From the remote, and as many from the disk.
-COPIES_AT_ONCE = 2
+#: Pieces of each kind of work, such as copies from the disk; clients may ask for any number.
+AT_ONCE = 4
 #: Work that reads the remote may hang, so `close` waits only this long for it.
 CLOSE_WAIT_S = 1.0
 _NO_MEMORY = {errno.ENOMEM, errno.EMFILE, errno.ENFILE, errno.ENOSPC}
@@ -140,8 +138,7 @@ class Background:
         self._start_next(kind)
 
     def _start_next(self, kind: _Kind) -> None:
-        limit = LOOKUPS_AT_ONCE if isinstance(kind, str) else COPIES_AT_ONCE
-        if not self._waiting[kind] or self._running[kind] >= limit:
+        if not self._waiting[kind] or self._running[kind] >= AT_ONCE:
             return
         self._running[kind] += 1
         work, failed = self._waiting[kind].popleft()
@@ -190,10 +187,8 @@ class Background:
         if isinstance(error, OutOfDeviceMemoryError):
             return Fault.TARGET, error
         if isinstance(error, StoreError):
-            cause = error
-            fault = Fault.OTHER
-            if from_disk and isinstance(error, UntrustedFileError):
-                fault = Fault.SOURCE
+            damaged = from_disk and isinstance(error, UntrustedFileError)
+            cause, fault = error, Fault.SOURCE if damaged else Fault.OTHER
         elif isinstance(error, OSError):
             # The remote raises `StoreError`, so this is a failure of the disk or of memory.
             cause = FetchError(f"{order.target.name.lower()}: {error.strerror or error}")

@@ -65,10 +65,15 @@ class Manager:
         self._disk = Disk(settings.disk)
         closing.callback(self._memory.close)
         budgets_bytes = {Tier.HOST: settings.host_bytes, Tier.DISK: settings.disk_bytes}
+        self._tiers: dict[Tier, HostMemory | Disk | DeviceTier] = {
+            Tier.HOST: self._memory,
+            Tier.DISK: self._disk,
+        }
         self._device = None
         if settings.device_bytes:
             budgets_bytes[Tier.DEVICE] = settings.device_bytes
             self._device = DeviceTier(settings.device, settings.device_driver)
+            self._tiers[Tier.DEVICE] = self._device
             closing.callback(self._device.close)
         self._core = StoreCore(budgets_bytes, {Tier.DEVICE: PAGE_BYTES})
         self._recover()
@@ -192,18 +197,12 @@ class Manager:
             case Resolve(name):
                 self._background.resolve(name)
             case Drop(blob, tier):
-                self._holder_of(tier).drop(blob)
+                self._tiers[tier].drop(blob)
             case Granted(Client() as client):
                 self._grant(client, action)
             case Refused(Client() as client, error):
                 client.kept = None
                 self._connections.send_error(client, error)
-
-    def _holder_of(self, tier: Tier) -> HostMemory | DeviceTier | Disk:
-        if tier is Tier.DEVICE:
-            assert self._device is not None
-            return self._device
-        return self._memory if tier is Tier.HOST else self._disk
 
     def _grant(self, client: Client, granted: Granted) -> None:
         client.kept = None

@@ -110,6 +110,8 @@ class Machine(RuleBasedStateMachine):
         tier=st.sampled_from([Tier.HOST, Tier.HOST, Tier.DEVICE]),
     )
     def open(self, name, tier):
+        if tier not in self.budgets:
+            tier = Tier.HOST
         self.next_holder += 1
         self.waiting[self.next_holder] = (name, tier)
         self.carry_out(self.core.open(self.next_holder, name, tier))

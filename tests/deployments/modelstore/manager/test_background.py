@@ -19,7 +19,7 @@ from deployments.modelstore.files.disk import Disk
 from deployments.modelstore.host_memory import HostMemory
 from deployments.modelstore.manager import background as background_module
 from deployments.modelstore.manager import manager as manager_module
-from deployments.modelstore.manager.background import LOOKUPS_AT_ONCE, Background, Event
+from deployments.modelstore.manager.background import AT_ONCE, Background, Event
 from deployments.modelstore.names import Blob, ModelName
 from deployments.modelstore.tensors import load_state_dict
 from tests.support.models.model_stores import (
@@ -144,17 +144,17 @@ def test_so_many_copies_run_at_once_and_each_in_its_turn(machine):
     events: queue.SimpleQueue[Event] = queue.SimpleQueue()
     tiers = Waiting(), machine.disk, machine.memory, None
     background = Background(Core(), *tiers, events.put, machine.stopped)
-    for number in range(6):
+    for number in range(AT_ONCE + 4):
         name = ModelName("pytorch", str(number), "1")
         blob = Blob(f"{number:064}", 1)
         background.copy(Copy(blob, Tier.REMOTE, Tier.DISK), [(name, FILE)])
-    wait_until(lambda: len(most) == 2)
-    for _ in range(6):
+    wait_until(lambda: len(most) == AT_ONCE)
+    for _ in range(AT_ONCE + 4):
         release.release()
         with pytest.raises(FetchError, match="gone"):
             events.get(timeout=LIMIT_S)()
-    assert len(most) == 6
-    assert max(most) == 2
+    assert len(most) == AT_ONCE + 4
+    assert max(most) == AT_ONCE
 
 
 FAULTS = {
@@ -174,7 +174,7 @@ def test_models_that_no_longer_have_a_file_are_passed_by(machine, target, passed
     assert remote.read_names == [*(name.name for name, _ in passed_by), NAME.name]
 
 
-OPENS = LOOKUPS_AT_ONCE + 3
+OPENS = AT_ONCE + 3
 
 
 @pytest.fixture
