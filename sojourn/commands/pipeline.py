@@ -115,7 +115,7 @@ def plan(
     Every stage needs a profile; `sojourn pipeline profile` measures it. The SLA applies to the
     whole pipeline; its division among the stages is computed. The arrival rate is multiplied by
     the config's autoscaling.burst_factor. The share in time is that of the running pipeline, which
-    refuses and drops what would be late.
+    refuses and drops what would be late, unless FILE says to serve it late.
     """
     config = load_pipeline_file(file)
     steps = config.pipeline.build()
@@ -132,6 +132,7 @@ def plan(
         arrival_rate * (1.0 if scaling is None else scaling.burst_factor),
         sla,
         config.pipeline.worker_costs(),
+        counts_refusals=config.user_config.limits.late == "refuse",
     )
     result = described(found, sla)
     if as_json:

@@ -67,7 +67,7 @@ def solve_divisions(
                 raise
             break
         workers = plan.workers
-        is_kept = not counts_refusals or plan.service_level >= sla.least_level
+        is_kept = plan.service_level >= sla.least_level
         if not is_kept or sum([workers[stage.name] for stage in inside]) > max_workers:
             break
         capacity_per_s = min(alone_per_s[name] * count for name, count in workers.items())
@@ -134,7 +134,7 @@ def _level(
         found = simulate(steps, rate_per_s, workers, requests=requests)
     except InfeasibleError:
         return 0.0
-    return float(np.mean(found.response_ms <= sla.response_time_ms))
+    return found.service_level(sla)
 
 
 def _curve(

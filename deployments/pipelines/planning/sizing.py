@@ -36,7 +36,7 @@ _PLENTY = 64
 class PipelinePlan:
     """A plan and its predicted results. The percentile is that without refusals.
 
-    `service_level` is that with refusals, and below the SLA's where no worker would help.
+    `service_level` is that with refusals if they count, and below the SLA's where no worker helps.
     `budgets_ms` divides the SLA's response time among the stages, in proportion to the percentile
     that each has by itself. `least_power` has the objective of each stage that saves power within
     its budget; none if they would miss the SLA together.
@@ -107,16 +107,18 @@ def plan_pipeline(
     if counts_refusals:
         division = division_despite_refusals(answered, sla, division, most, costs)
     workers = dict(zip(names, division, strict=True))
-    level, _ = answered(division)
     simulated = run(division)
+    level = answered(division)[0] if counts_refusals else simulated.service_level(sla)
     budgets_ms = _budgets_ms(simulated, stages, sla)
     solvers = _least_power(stages, budgets_ms, sla)
     policies = {name: s.lookup(rates[name] / workers[name]) for name, (_, s) in solvers.items()}
     if policies:
         saving = simulate(steps, arrival_rate_per_s, workers, policies=policies, requests=requests)
-        saving_level, _ = answered_share(
-            steps, arrival_rate_per_s, workers, sla, policies=policies, requests=requests
-        )
+        saving_level = saving.service_level(sla)
+        if counts_refusals:
+            saving_level, _ = answered_share(
+                steps, arrival_rate_per_s, workers, sla, policies=policies, requests=requests
+            )
         in_time = np.percentile(saving.response_ms, sla.percentile) <= sla.response_time_ms
         if in_time and saving_level >= sla.least_level:
             simulated, level = saving, saving_level

@@ -16,6 +16,7 @@ from deployments.pipelines.core.stage_core import longest_wait_ms
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
 from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError, InvalidInputError
+from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 from policy.values import check_above_0
 
@@ -42,6 +43,9 @@ class StageLoad:
 class SimulatedPipeline:
     response_ms: FloatArray
     stages: Mapping[str, StageLoad]
+
+    def service_level(self, sla: ServiceLevelObjective) -> float:
+        return float(np.mean(self.response_ms <= sla.response_time_ms))
 
 
 def profile_of(stage: Stage) -> Profile:

@@ -116,7 +116,7 @@ class PipelineAutoscaler:
     async def _plan_again(self) -> None:
         assert self.sla is not None
         try:
-            await self._plan(self.sla, counts_refusals=True)
+            await self._plan(self.sla, counts_refusals=self._refuses)
         except Exception as error:
             if isinstance(error, WorkerError):
                 self._counts_refusals = False  # it may do better next time
@@ -133,11 +133,15 @@ class PipelineAutoscaler:
                 self._ordered[stage] = workers
             self._pipeline.use_objective(stage, self.scaler.stages[stage].objective)
 
+    @property
+    def _refuses(self) -> bool:
+        return self._pipeline.sla is not None
+
     def _is_outdated(self) -> bool:
         is_planning = self._planning is not None and not self._planning.done()
         if self.table is None or is_planning or time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
             return False
-        if not self._counts_refusals:
+        if self._refuses and not self._counts_refusals:
             return True
         profiles, before = self._planned
         items = self._pipeline.core.backlog.items_per_request()

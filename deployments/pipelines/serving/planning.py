@@ -1,6 +1,6 @@
 """The plans of a pipeline, for its console's what-if questions and for the command line."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +10,7 @@ from pydantic import Field
 from deployments.config.validation import StrictModel, validate
 from deployments.console.planner import Call, Question
 from deployments.pipelines.core.steps import Each, Ensemble, Stage, Step, Switch
+from deployments.pipelines.pipeline import Pipeline
 from policy.objective import ServiceLevelObjective
 
 if TYPE_CHECKING:
@@ -33,15 +34,17 @@ class PipelinePlanning:
         self,
         steps: Sequence[Step],
         costs: Mapping[str, float],
-        stages: Callable[[], Sequence[Stage]],
+        pipeline: Pipeline,
     ) -> None:
-        self._steps, self._costs, self._stages = steps, costs, stages
+        self._steps, self._costs, self._pipeline = steps, costs, pipeline
 
     def calls(self, content: Any) -> dict[str, Call]:
         question = validate(Question[PipelineScenario], content)
-        current = {stage.name: stage for stage in self._stages()}
+        current = {stage.name: stage for stage in self._pipeline.stages}
         steps = without_code([*self._steps], current)
-        return question.calls("deployments.pipelines.serving.planning:plan", steps, self._costs)
+        refuses = self._pipeline.sla is not None
+        function = "deployments.pipelines.serving.planning:plan"
+        return question.calls(function, steps, self._costs, refuses)
 
 
 def without_code(
@@ -71,6 +74,7 @@ def without_code(
 def plan(
     steps: Sequence[Step],
     costs: Mapping[str, float],
+    counts_refusals: bool,
     *,
     response_time_ms: float,
     percentile: float,
@@ -82,7 +86,9 @@ def plan(
 
     sla = ServiceLevelObjective(response_time_ms, percentile)
     rate_per_s = margin * arrival_rate_per_s
-    found = plan_pipeline(steps, rate_per_s, sla, costs, requests=REQUESTS)
+    found = plan_pipeline(
+        steps, rate_per_s, sla, costs, requests=REQUESTS, counts_refusals=counts_refusals
+    )
     return {"workers": sum(found.workers.values()), **described(found, sla)}
 
 

@@ -56,7 +56,7 @@ class PipelineService(Service):
         self.config = config
         steps = config.build()
         self.pipeline = Pipeline(steps, replicas=replicas, **config.expert.model_dump())
-        self.planning = PipelinePlanning(steps, config.worker_costs(), lambda: self.pipeline.stages)
+        self.planning = PipelinePlanning(steps, config.worker_costs(), self.pipeline)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
         self.pipeline.core.finish = self._outputs_of

@@ -260,6 +260,26 @@ async def test_the_stages_are_resized_as_decided_and_the_decisions_are_readable(
     await service.close()
 
 
+async def test_where_late_requests_are_served_none_is_counted_as_refused(monkeypatch):
+    monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
+    counted: list[bool] = []
+
+    async def plan(autoscaler, steps, sla):
+        counted.append(autoscaler._counts_refusals)
+        return TABLE
+
+    monkeypatch.setattr(PipelineAutoscaler, "_solve", plan)
+    service = make_service({"limits": {"late": "serve"}}, autoscaling={"max_workers": 4})
+    await service.start()
+    core = service.pipeline.core
+    core.offered += 1
+    await until(lambda: service.autoscaler.scaler._offered == core.offered)
+    assert counted == [False]
+    await service.configure(parse_user_config({}))
+    await until(lambda: counted == [False, True])
+    await service.close()
+
+
 async def test_a_plan_whose_process_died_is_made_again(monkeypatch):
     monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
     monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)

@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from types import SimpleNamespace
 
 from deployments.pipelines.core.steps import Each, Stage, Switch
 from deployments.pipelines.serving.planning import PipelinePlanning, plan
@@ -24,7 +25,8 @@ SCENARIO = {"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": 250
 
 
 def planned(encode=ENCODE, **change):
-    planning = PipelinePlanning(STEPS, {"encode": 3.0}, lambda: [DECODE, encode, LEFT])
+    pipeline = SimpleNamespace(stages=[DECODE, encode, LEFT], sla=None)
+    planning = PipelinePlanning(STEPS, {"encode": 3.0}, pipeline)
     question = {"now": SCENARIO, "then": SCENARIO | change}
     _, arguments, scenario = pickle.loads(pickle.dumps(planning.calls(question)["then"]))
     return plan(*arguments, **scenario)["workers"]
