@@ -53,29 +53,18 @@ def test_impossible_values_are_refused(wrong):
 
 
 CURVE = LoadLatenessCurve(140.0, tuple(i / 100 for i in range(len(LoadLatenessCurve.MULTIPLES))))
-
-
 LEVELS = tuple(0.9 / overload for overload in LoadLatenessCurve.OVERLOADS)
 
 
-@pytest.mark.parametrize("levels", [(), LEVELS])
-def test_a_curve_survives_as_floats(levels):
-    curve = replace(CURVE, overload_levels=levels)
-    values = curve_to_floats(curve)
+@pytest.mark.parametrize(
+    ("curve", "out_of_reach"),
+    [(CURVE, False), (replace(CURVE, overload_levels=LEVELS), False), (None, False), (None, True)],
+)
+def test_a_curve_or_why_there_is_none_survives_as_floats(curve, out_of_reach):
+    values = curve_to_floats(curve, out_of_reach=out_of_reach)
     assert all(type(value) is float for value in values.values())
     report = ReplicaReport.from_floats("a", 5.0, {**VALUES, **values})
-    assert report.curve == curve
-    assert not report.out_of_reach
-
-
-def test_the_absence_of_a_curve_survives_as_floats():
-    unknown = ReplicaReport.from_floats("a", 5.0, {**VALUES, **curve_to_floats(None)})
-    assert unknown.curve is None
-    assert not unknown.out_of_reach
-    none = curve_to_floats(None, out_of_reach=True)
-    known = ReplicaReport.from_floats("a", 5.0, {**VALUES, **none})
-    assert known.curve is None
-    assert known.out_of_reach
+    assert (report.curve, report.out_of_reach) == (curve, out_of_reach)
 
 
 def test_an_impossible_curve_is_refused():

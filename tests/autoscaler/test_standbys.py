@@ -1,5 +1,5 @@
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from autoscaler.controller import Autoscaler
@@ -19,7 +19,6 @@ from tests.support.autoscaling.stores import Store
 SHARES = st.floats(0.001, 0.5)
 
 
-@settings(max_examples=30)
 @given(SHARES, st.floats(0.05, 1.0))
 def test_the_risk_minimizes_the_expected_cost(risk, price):
     """The newsvendor, with a need that is uniform on [0, 1]."""

@@ -3,6 +3,8 @@ import torch
 
 from benchmarks.networks import NETWORKS
 
+pytestmark = pytest.mark.slow
+
 #: In MiB, as in tables 3 and 4 of TrIMS.
 PUBLISHED_MIB = {
     "squeezenet": 4.8,

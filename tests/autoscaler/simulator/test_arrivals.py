@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.testing import assert_array_equal
 from scipy import stats
@@ -20,7 +20,6 @@ def seeded(seed=1):
     return np.random.default_rng(seed)
 
 
-@settings(max_examples=30)
 @given(st.lists(st.integers(0, 50), min_size=1, max_size=6), st.sampled_from(WithinSecond))
 def test_the_arrivals_of_a_second_are_within_it_and_ascend(counts, within_second):
     times = ArrivalTimes(np.array(counts), within_second, seeded())
@@ -46,7 +45,6 @@ def test_the_density_of_linear_times_leads_from_the_second_before_to_the_one_aft
     assert stats.kstest(times, lambda x: (x + x**2) / 2).pvalue > 0.01
 
 
-@settings(max_examples=20)
 @given(st.lists(st.integers(0, 1000), min_size=1), st.floats(0.01, 20))
 def test_scaled_counts_are_rounded_up_or_down(counts, factor):
     scaled = scaled_counts(counts, factor, seeded())

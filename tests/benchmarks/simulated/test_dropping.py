@@ -15,6 +15,7 @@ def test_whatever_the_order_and_the_overload_nearly_all_that_can_be_answered_is(
     assert goodput["reactive"] < goodput["ours"] + 0.02
 
 
+@pytest.mark.slow
 @settings(max_examples=3)
 @given(order=st.permutations([*LATENCIES_MS]))
 def test_without_overload_nobody_drops(order):

@@ -2,7 +2,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.models.base import Model, TensorSpec
@@ -55,7 +55,6 @@ def test_a_dimension_of_minus_1_has_any_length_up_to_a_bound():
     assert not TensorSpec("x", "FP32", (3,)).is_variable
 
 
-@settings(max_examples=30)
 @given(
     shape=st.lists(st.integers(1, 5), max_size=3).map(tuple),
     datatype=st.sampled_from(sorted(DATATYPES)),

@@ -1,7 +1,7 @@
 import time
 from contextlib import suppress
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.models.startup_timings import PHASES, StartupTimings, process_busy_s
@@ -41,7 +41,6 @@ steps = st.recursive(
 )
 
 
-@settings(max_examples=30)
 @given(st.lists(steps, max_size=5), st.integers(0, 5))
 def test_the_phases_add_up_to_the_total(plan, process_s):
     clock = Clock()

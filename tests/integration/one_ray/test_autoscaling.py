@@ -3,6 +3,7 @@
 All tests share one service and run in order; each leaves it in the state that the next one needs.
 """
 
+import json
 import os
 import signal
 import subprocess
@@ -20,6 +21,8 @@ pytestmark = pytest.mark.integration
 NAME = "autoscaled"
 #: One replica serves 140/s under the config's SLA of 500 ms, and 83/s under the strict one.
 RATE_PER_S = 80
+#: That two models share; and of a request to them.
+BUDGET, ROWS = 3, 8
 STRICT = {"response_time_ms": 200, "percentile": 99.99}
 TIMES = {"scale_down_delay_s": 5, "expert": {"window_s": 6, "scale_to_zero_delay_s": 2}}
 
@@ -44,9 +47,10 @@ def service(one_ray: Running):
 
 
 @contextmanager
-def load(service: Running):
-    command = [str(BIN / "sojourn"), "loadtest", "--url", service.url, "--model", "googlenet"]
-    options = ["--arrival-rate", str(RATE_PER_S), "--duration-s", "300", "--json"]
+def load(service: Running, *more, path="", rate_per_s=RATE_PER_S):
+    url = f"{service.url}{path}"
+    command = [str(BIN / "sojourn"), "loadtest", "--url", url, "--model", "googlenet"]
+    options = ["--arrival-rate", str(rate_per_s), "--duration-s", "300", "--json", *more]
     process = subprocess.Popen(
         [*command, *options], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
@@ -124,23 +128,58 @@ def test_an_idle_service_goes_to_zero_and_its_next_requests_are_answered(service
     assert len(service.replicas()) == 1
 
 
+def test_a_budget_goes_where_requests_would_be_late_and_is_never_exceeded(
+    service: Running, tmp_path
+):
+    """For the first load a model needs two replicas, and for the second three."""
+    document = document_of()
+    (application,) = document["applications"]
+    scaling = application["deployments"][0]["autoscaling_config"]
+    scaling["policy"]["policy_kwargs"] = {"replica_budget": BUDGET}
+    document["applications"] = [
+        {**application, "name": name, "route_prefix": f"/{name}"} for name in ("first", "second")
+    ]
+    service.serve_instead(document)
+    rows = {"name": "input", "datatype": "FP32", "shape": [ROWS, 1], "data": [7.0] * ROWS}
+    (tmp_path / "cases").write_text(json.dumps({"inputs": [rows]}))
+    cases, seen = ("--cases", str(tmp_path / "cases")), []
+
+    def counts():
+        seen.append([replicas_of(service, name) for name in ("first", "second")])
+        return seen[-1]
+
+    with load(service, *cases, path="/first", rate_per_s=120 / ROWS):
+        assert wait_for(lambda: counts() == [2, 1])
+    with load(service, *cases, path="/second", rate_per_s=300 / ROWS):
+        assert wait_for(lambda: counts() == [1, 2])
+        reason = f"within a budget of {BUDGET}"
+        assert wait_for(lambda: reason in newest(service, "/second")["reason"])
+    assert max(map(sum, seen)) <= BUDGET
+
+
+def replicas_of(service: Running, name):
+    """Return how many replicas of an application run or start."""
+    states = [replica["state"] for replica in deployment_of(service, name)["replicas"]]
+    return states.count("RUNNING") + states.count("STARTING")
+
+
 def arrival_rate(service: Running):
     content = get(f"{service.url}/sojourn/policy").json()
     return float(content["arrival_rate_per_s"])
 
 
-def log(service: Running):
-    return get(f"{service.url}/sojourn/autoscaler").json()
+def log(service: Running, path=""):
+    return get(f"{service.url}{path}/sojourn/autoscaler").json()
 
 
-def newest(service: Running):
+def newest(service: Running, path=""):
     # There is no decision at first.
-    return log(service)["newest"] or {"reason": "", "target_replicas": 0, "time_s": 0.0}
+    return log(service, path)["newest"] or {"reason": "", "target_replicas": 0, "time_s": 0.0}
 
 
-def deployment_of(service: Running):
+def deployment_of(service: Running, name=NAME):
     """Return the status of the deployment from Serve's API."""
-    return service.applications()[NAME]["deployments"]["Replica"]
+    return service.applications()[name]["deployments"]["Replica"]
 
 
 def all_run(service: Running):

@@ -4,7 +4,7 @@ from itertools import accumulate
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from policy.batcher.core import BatcherCore
@@ -117,7 +117,6 @@ def test_a_lost_device_gives_up_every_waiting_request():
     assert core.next_batch(1.0) is None
 
 
-@settings(max_examples=150)
 @given(
     cap=st.sampled_from([1, 2, 3, 8, 32]),
     devices=st.integers(1, 3),

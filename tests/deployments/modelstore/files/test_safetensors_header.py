@@ -8,7 +8,7 @@ import pytest
 import safetensors
 import safetensors.numpy
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from deployments.modelstore.dtypes import TORCH_DTYPES, typed
@@ -46,7 +46,6 @@ dtypes = st.sampled_from([np.float32, np.float16, np.int64, np.uint8, np.bool_])
 arrays = st.builds(np.ones, st.lists(st.integers(0, 4), max_size=3), dtypes)
 
 
-@settings(max_examples=30)
 @given(st.dictionaries(st.text(max_size=5), arrays, max_size=5))
 def test_it_finds_the_tensors_that_the_library_wrote(tensors):
     file = safetensors.numpy.save(tensors)
