@@ -12,19 +12,18 @@ from policy.profile import Profile
 from policy.try_delays import TryDelays
 
 
-def engine_with(loop_ms, sent_ms, *, latency_ms=(3.0, 3.0), retries=0, **options):
+def engine_with(request_ms, batch_ms, sent_ms):
     """Return an engine that has served requests sent at these times, and its counters.
 
-    Its event loop takes two times in ms, for a request and for a batch; None: it has none.
+    Its event loop takes two times in ms, for a request and for a batch.
     """
-    event_loop = loop_ms and EventLoopCosts(loop_ms[0], loop_ms[1], shares_cpu=False)
+    event_loop = EventLoopCosts(request_ms, batch_ms, shares_cpu=False)
     scenario = Scenario(
-        Profile("model", "device", np.array(latency_ms), event_loop=event_loop),
-        ServiceLevelObjective(options.pop("response_time_ms", 1000.0), 99.0),
+        Profile("model", "device", np.array([3.0, 3.0]), event_loop=event_loop),
+        ServiceLevelObjective(1000.0, 99.0),
         np.ones(1),
-        batching=BatchingPolicy.from_control_limit(1, len(latency_ms)),
-        delays=TryDelays(0.0, 0.0, 0.0, retries),
-        **options,
+        batching=BatchingPolicy.from_control_limit(1, 2),
+        delays=TryDelays(0.0, 0.0, 0.0, 0),
     )
     counters = FleetCounters.zeros(1)
     engine = CompiledEngine(scenario, counters, seed=1, log_requests=True)
@@ -36,7 +35,7 @@ def engine_with(loop_ms, sent_ms, *, latency_ms=(3.0, 3.0), retries=0, **options
 
 
 def test_requests_and_ended_batches_pass_the_event_loop_in_order():
-    engine, _ = engine_with((2.0, 1.0), [0.0, 1.0, 5.5, 20.0])
+    engine, _ = engine_with(2.0, 1.0, [0.0, 1.0, 5.5, 20.0])
     # read:   0-2, 2-4, 6-8, 20-22; the third waits for the answer to the first
     # device: 2-5 (1), 5-8 (2), 8-11 (3), 22-25 (4)
     # answer: 5-6, 8-9, 11-12, 25-26
@@ -46,20 +45,8 @@ def test_requests_and_ended_batches_pass_the_event_loop_in_order():
     assert_allclose(engine.work(), [4, 12e-3, 12e-3])
 
 
-@pytest.mark.parametrize("loop_ms", [(4.0, 0.0), None])
-def test_what_the_only_replica_refuses_is_not_sent_back_to_it(loop_ms):
-    engine, counters = engine_with(
-        loop_ms, [0.0] * 20, latency_ms=(4.0,), retries=5, response_time_ms=20.0
-    )
-    counted = engine.counters(0)
-    assert counted.offered == 20
-    assert counted.refused > 0
-    assert counters.refused.sum() == counted.refused + counted.expired
-    assert {request.attempts for request in engine.request_log()} == {1}
-
-
 def test_a_draining_replica_answers_what_its_event_loop_has():
-    engine, _ = engine_with((50.0, 10.0), [990.0, 991.0])
+    engine, _ = engine_with(50.0, 10.0, [990.0, 991.0])
     engine.route_to([], 1.0)
     engine.drain(0, 1.0)
     assert engine.drained_at_s(0) == np.inf
@@ -70,7 +57,7 @@ def test_a_draining_replica_answers_what_its_event_loop_has():
 
 
 def test_a_dead_replica_loses_what_its_event_loop_has():
-    engine, counters = engine_with((50.0, 10.0), [970.0, 971.0, 972.0])
+    engine, counters = engine_with(50.0, 10.0, [970.0, 971.0, 972.0])
     engine.kill(0, 1.0)
     engine.finish(1.0)
     assert counters.refused.sum() == 3
