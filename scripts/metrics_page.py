@@ -3,6 +3,8 @@
 
 from collections.abc import Iterable
 
+from prometheus_client.parser import text_string_to_metric_families
+
 from autoscaler.metrics import DECISION_INSTRUMENTS, Instrument
 from deployments.modelstore.core.store_core import StoreCore
 from deployments.modelstore.manager.prometheus import exposition
@@ -46,14 +48,9 @@ def table(instruments: Iterable[Instrument]) -> str:
 def store_table() -> str:
     """Return a Markdown table of the metrics of the model store's manager."""
     lines = ["| metric | kind | meaning |", "|---|---|---|"]
-    texts: dict[str, str] = {}
-    for line in exposition(StoreCore({}).stats()).splitlines():
-        if line.startswith("# HELP "):
-            name, text = line.removeprefix("# HELP ").split(" ", 1)
-            texts[name] = text
-        elif line.startswith("# TYPE "):
-            name, kind = line.removeprefix("# TYPE ").split(" ")
-            lines.append(f"| `{name}` | {kind} | {texts[name]} |")
+    for family in text_string_to_metric_families(exposition(StoreCore({}).stats())):
+        name = f"{family.name}_total" if family.type == "counter" else family.name
+        lines.append(f"| `{name}` | {family.type} | {family.documentation} |")
     return "\n".join(lines)
 
 

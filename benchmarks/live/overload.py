@@ -11,7 +11,6 @@ when each request was due. HAProxy tries a refused request up to five more times
 """
 
 from contextlib import suppress
-from dataclasses import asdict, dataclass
 from typing import Any
 
 import click
@@ -48,29 +47,6 @@ SHAPES = (
 )
 
 
-@dataclass(frozen=True)
-class Row:
-    """A replica at a multiple of the highest rate within its SLA, by the response-time model.
-
-    `in_time_of_possible` is right answers in time per second, relative to that rate. Shares are of
-    the requests offered, as clients count; a late request was answered, but not in time.
-    Percentiles are those of right answers.
-    """
-
-    shape: str
-    response_time_ms: float
-    possible_per_s: float
-    factor: float
-    in_time_of_possible: float
-    in_time_share: float
-    refused_share: float
-    late_share: float
-    replica_late_share: float
-    p50_ms: float
-    p99_ms: float
-    lost: int
-
-
 def possible_per_s(profile: Profile, at_replica: ServiceLevelObjective) -> float:
     """Return the highest rate at which the SLA can be held, over all limits on the batch size."""
     rates = [0.0]
@@ -98,7 +74,7 @@ def config_of(profile: Profile, sla: ServiceLevelObjective) -> dict[str, Any]:
 
 def measure(
     shape: str, sla: ServiceLevelObjective, possible: float, factor: float, run_s: float, url: str
-) -> Row:
+) -> dict[str, Any]:
     """Offer the running service `factor` times the rate that is possible."""
     workload = Workload("emulated", OpenInference(), example_rows("emulated", 4096))
     rate_per_s = factor * possible
@@ -114,25 +90,25 @@ def measure(
         np.percentile(response_ms, (50, 99)).tolist() if response_ms.size else (np.nan, np.nan)
     )
     completed = after["completed"] - before["completed"]
-    return Row(
-        shape=shape,
-        response_time_ms=sla.response_time_ms,
-        possible_per_s=possible,
-        factor=factor,
-        in_time_of_possible=float(good.sum()) / run_s / possible,
-        in_time_share=float(good.mean()),
-        refused_share=float(np.isin(outcome, REFUSED).mean()),
-        late_share=float((answered & ~good).mean()),
-        replica_late_share=(after["late"] - before["late"]) / max(1, completed),
-        p50_ms=p50_ms,
-        p99_ms=p99_ms,
-        lost=int(np.isin(outcome, LOST).sum()),
-    )
+    return {
+        "shape": shape,
+        "response_time_ms": sla.response_time_ms,
+        "possible_per_s": possible,
+        "factor": factor,
+        "in_time_of_possible": float(good.sum()) / run_s / possible,
+        "in_time_share": float(good.mean()),
+        "refused_share": float(np.isin(outcome, REFUSED).mean()),
+        "late_share": float((answered & ~good).mean()),
+        "replica_late_share": (after["late"] - before["late"]) / max(1, completed),
+        "p50_ms": p50_ms,
+        "p99_ms": p99_ms,
+        "lost": int(np.isin(outcome, LOST).sum()),
+    }
 
 
 def measure_shape(
     shape: str, latency_ms: np.ndarray[Any, Any], response_time_ms: float, run_s: float
-) -> list[Row]:
+) -> list[dict[str, Any]]:
     """Serve one device, and overload it by every factor."""
     profile = Profile(shape, "device", np.asarray(latency_ms, dtype=np.float64))
     sla = ServiceLevelObjective(response_time_ms, PERCENTILE)
@@ -146,7 +122,7 @@ def measure_shape(
     with running_service(config_of(profile, sla), PORT) as service:
         for factor in FACTORS:
             rows.append(measure(shape, sla, possible, factor, run_s, service.url))
-            say(f"overload: {shape}, {factor:g}x: {rows[-1].in_time_of_possible:.2f}")
+            say(f"overload: {shape}, {factor:g}x: {rows[-1]['in_time_of_possible']:.2f}")
     return rows
 
 
@@ -161,7 +137,7 @@ def main(quick: bool, as_json: bool) -> None:
         for shape, latency_ms, response_time_ms in SHAPES
         for row in measure_shape(shape, latency_ms, response_time_ms, run_s)
     ]
-    print_result({"rows": [asdict(row) for row in rows]}, as_json)
+    print_result({"rows": rows}, as_json)
 
 
 if __name__ == "__main__":

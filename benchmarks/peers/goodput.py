@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from benchmarks.peers.models import DEVICE_PROFILE, HOSTED, PERCENTILE
 from benchmarks.peers.open_loop import open_loop
 from benchmarks.peers.protocols import Workload
-from benchmarks.peers.servers import HOST, PORT
+from benchmarks.peers.servers import PORT, first_request
 from loadtests.records import Outcome
 from loadtests.schedule import Step, poisson_schedule
 from policy.objective import ServiceLevelObjective
@@ -87,11 +87,7 @@ def best_rate_per_s(probes: list[Probe]) -> float:
 
 def settle(workload: Workload, response_time_ms: float = RESPONSE_TIME_MS) -> None:
     """Wait until a server has worked off earlier requests: until it answers quickly three times."""
-    request = urllib.request.Request(
-        f"http://{HOST}:{PORT}{workload.path}",
-        workload.bodies[0],
-        {"Content-Type": "application/json"},
-    )
+    request = first_request(workload)
     deadline_s = time.monotonic() + SETTLE_TIMEOUT_S
     quick = 0
     while quick < 3 and time.monotonic() < deadline_s:

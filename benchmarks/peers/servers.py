@@ -147,13 +147,14 @@ def running(command: Sequence[str], workload: Workload) -> Iterator[None]:
             _stop(process)
 
 
+def first_request(workload: Workload) -> urllib.request.Request:
+    url = f"http://{HOST}:{PORT}{workload.path}"
+    return urllib.request.Request(url, workload.bodies[0], {"Content-Type": "application/json"})
+
+
 def _fault_at_start(process: subprocess.Popen[bytes], workload: Workload) -> str | None:
     """Wait until the first request is answered rightly; return why it is not."""
-    request = urllib.request.Request(
-        f"http://{HOST}:{PORT}{workload.path}",
-        workload.bodies[0],
-        {"Content-Type": "application/json"},
-    )
+    request = first_request(workload)
     deadline_s = time.monotonic() + START_TIMEOUT_S
     answer = "no answer"
     while time.monotonic() < deadline_s:

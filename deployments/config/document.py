@@ -20,7 +20,7 @@ from deployments.config.serve_schema import (
     ServeDocument,
 )
 from deployments.config.user_config import SLAConfig, UserConfig, parse_user_config
-from deployments.config.validation import Place, StrictModel, fault, validate
+from deployments.config.validation import Place, StrictModel, fault, repeated, validate
 from deployments.config.yaml_file import YamlFile
 
 #: The deployment's name in the config file.
@@ -100,8 +100,7 @@ def load_service_configs(path: str | Path) -> list[ServiceConfig]:
         found = find_applications(file.content, IMPORT_PATH, DEPLOYMENT, AUTOSCALING_POLICY)
         services = [_service_config(file.content, application) for application in found]
         for key in ("application", "route_prefix"):
-            values = [getattr(service, key) for service in services]
-            twice = next((value for value in values if values.count(value) > 1), None)
+            twice = repeated([getattr(service, key) for service in services])
             if twice is not None:
                 raise fault(("applications",), f"two have the {key} {twice or '/'!r}")
     return services

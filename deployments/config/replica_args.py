@@ -6,7 +6,7 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
-from deployments.config.validation import StrictModel, validate
+from deployments.config.validation import StrictModel, repeated, validate
 from deployments.modelstore.manager.settings import ManagerSettings
 from deployments.modelstore.names import STORE_PREFIX, ModelName
 from deployments.modelstore.wire import default_socket
@@ -123,10 +123,8 @@ class ReplicaArgs(StrictModel):
 
     @model_validator(mode="after")
     def _names_differ(self) -> Self:
-        names = [model.name for model in self.all_models]
-        repeated = next((name for name in names if names.count(name) > 1), None)
-        if repeated is not None:
-            raise ValueError(f"two models have the name {repeated!r}")
+        if (twice := repeated([model.name for model in self.all_models])) is not None:
+            raise ValueError(f"two models have the name {twice!r}")
         return self
 
     @property

@@ -4,13 +4,13 @@ Ray hands a changed `user_config` to the running replicas.
 """
 
 from collections.abc import Mapping
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from autoscaler.history.source import HistorySource
 from autoscaler.settings import AUTO, AutoscalerSettings
-from deployments.config.validation import StrictModel, fault, validate
+from deployments.config.validation import StrictModel, fault, repeated, validate
 from deployments.haproxy.routing import retries_in_force
 from policy.errors import InvalidInputError
 from policy.objective import ServiceLevelObjective, Weights, fault_of_percentile
@@ -23,6 +23,16 @@ from policy.try_delays import TryDelays
 Scope = Literal["inference", "operations"]
 
 
+def _percent(value: object) -> object:
+    if isinstance(value, float | int) and (problem := fault_of_percentile(value)):
+        raise ValueError(problem)
+    return value
+
+
+#: Not a share: 99, not 0.99.
+Percent = Annotated[float, BeforeValidator(_percent)]
+
+
 class SLAConfig(StrictModel):
     """The SLA: `percentile` percent of the requests within `response_time_ms`.
 
@@ -32,7 +42,7 @@ class SLAConfig(StrictModel):
     #: A request is in time if it is answered within this.
     response_time_ms: float = Field(default=100.0, gt=0, allow_inf_nan=False)
     #: Percent of the requests that must be in time; 99, not 0.99.
-    percentile: float = Field(default=99.0, gt=0, lt=100)
+    percentile: Percent = Field(default=99.0, gt=0, lt=100)
 
     @model_validator(mode="before")
     @classmethod
@@ -44,11 +54,6 @@ class SLAConfig(StrictModel):
         except InvalidInputError as error:
             raise ValueError(str(error)) from None
         return {"response_time_ms": sla.response_time_ms, "percentile": sla.percentile}
-
-    @field_validator("percentile")
-    @classmethod
-    def _not_a_share(cls, value: float) -> float:
-        return _percent(value)
 
     @property
     def objective(self) -> ServiceLevelObjective:
@@ -104,7 +109,7 @@ class AutoscalerConfig(StrictModel):
     #: The load of past days: a file, or ``{prometheus, query}``.
     history: str | dict[str, Any] | None = None
     #: Percent of the minutes that should comply with the SLA. It trades cost against compliance.
-    compliant_minutes: float = Field(default=99.0, ge=50, le=99.99)
+    compliant_minutes: Percent = Field(default=99.0, ge=50, le=99.99)
     #: How long fewer replicas must have been enough before some go, in s. None: as long as a
     #: replica takes to start, but at most 20 s.
     scale_down_delay_s: float | None = Field(default=None, ge=0, le=1e6)
@@ -112,11 +117,6 @@ class AutoscalerConfig(StrictModel):
     standbys: int | str = 0
     #: For experiments.
     expert: ExpertAutoscalerConfig = ExpertAutoscalerConfig()
-
-    @field_validator("compliant_minutes", mode="before")
-    @classmethod
-    def _not_a_share(cls, value: Any) -> Any:
-        return _percent(value) if isinstance(value, float) else value
 
     @field_validator("standbys", mode="before")
     @classmethod
@@ -231,9 +231,8 @@ class AccessConfig(StrictModel):
         tokens = self.tokens or []
         for what in ("name", "hash"):
             values = [getattr(token, what) for token in tokens]
-            repeated = next((value for value in values if values.count(value) > 1), None)
-            if repeated is not None:
-                raise ValueError(f"two tokens have the {what} {repeated!r}")
+            if (twice := repeated(values)) is not None:
+                raise ValueError(f"two tokens have the {what} {twice!r}")
         if self.anonymous and self.tokens is None:
             raise ValueError("anonymous needs tokens; without tokens everything is open")
         return self
@@ -345,9 +344,3 @@ def parse_user_config(content: Mapping[str, Any] | None, *place: str | int) -> U
                 f"replica and back, not {sla.response_time_ms:g}",
             )
     return config
-
-
-def _percent(value: float) -> float:
-    if problem := fault_of_percentile(value):
-        raise ValueError(problem)
-    return value

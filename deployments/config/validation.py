@@ -47,6 +47,11 @@ def fault(place: Place, problem: str) -> ConfigError:
     return ConfigError(f"{where}: {problem}" if where else problem, place)
 
 
+def repeated(values: Sequence[str]) -> str | None:
+    """Return the first of the values that is there twice."""
+    return next((value for value in values if values.count(value) > 1), None)
+
+
 def without_effect(remedy: str) -> PydanticCustomError:
     """Return the error of a key that does nothing."""
     return PydanticCustomError("without_effect", "has no effect; {remedy}", {"remedy": remedy})
