@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import psutil
 import yaml
@@ -39,19 +39,23 @@ def running_service(document: Mapping[str, Any], port: int) -> Iterator[LocalSer
         command = [*_SOJOURN, "serve", str(config), "--port", str(port), "--json"]
         process = subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True)
         assert process.stdout is not None
-        lines: list[str] = []
         try:
-            for line in process.stdout:
-                lines.append(line)
-                if line.rstrip() == "}":
-                    break
-            else:
-                raise SystemExit("sojourn serve did not start")
-            summary = json.loads("".join(lines))
+            summary = first_object(process.stdout)
             yield LocalService(summary["url"], summary["dashboard"], psutil.Process(process.pid))
         finally:
             process.terminate()  # a script that runs in the background ignores SIGINT
             process.wait(60)
+
+
+def first_object(output: IO[str]) -> dict[str, Any]:
+    """Return the JSON object that a command prints once it is ready."""
+    lines: list[str] = []
+    for line in output:
+        lines.append(line)
+        if line.rstrip() == "}":
+            content: dict[str, Any] = json.loads("".join(lines))
+            return content
+    raise SystemExit("the service did not start")
 
 
 def emulated_p4_document() -> dict[str, Any]:

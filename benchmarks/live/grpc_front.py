@@ -7,7 +7,6 @@ Triton's clients ask one replica of the digits model, over HTTP with binary tens
 """
 
 import asyncio
-import json
 import statistics
 import subprocess
 import sys
@@ -26,7 +25,7 @@ from tritonclient.http import InferInput as HttpInput
 
 from benchmarks.arguments import json_option, print_result, quick_option
 from benchmarks.inputs import ROOT
-from benchmarks.local_service import running_service
+from benchmarks.local_service import first_object, running_service
 from sojourn.output import say
 
 HTTP_PORT = 8127
@@ -101,8 +100,7 @@ def main(quick: bool, as_json: bool) -> None:
             [*command, "--port", "0", "--json"], stdout=subprocess.PIPE, text=True
         ) as front:
             assert front.stdout is not None
-            lines = iter(front.stdout.readline, "}\n")
-            port = json.loads("".join(lines) + "}")["port"]
+            port = first_object(front.stdout)["port"]
             ways = psutil.Process(service.process.pid), psutil.Process(front.pid)
             rows = asyncio.run(measure(*ways, port, requests, rounds))
             front.terminate()
