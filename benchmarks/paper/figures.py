@@ -1,9 +1,8 @@
-"""Figures 4 to 8 of the SMDP paper (arXiv 2301.12865) in its settings, and one of percentiles.
+"""Figures 4, 5, 6 and 8 of the SMDP paper (arXiv 2301.12865), and one of percentiles.
 
 The figures follow the paper's description of its own; none is traced.
 """
 
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -84,26 +83,7 @@ def objectives(out: Path, *, quick: bool) -> None:
 
 
 def trade_off(out: Path, *, quick: bool) -> None:
-    """Draw figure 6: mean response against mean power."""
-    _trade_off(
-        out / "policy_6_trade_off.png", "mean power (W)", lambda power, load: power, quick=quick
-    )
-
-
-def efficiency(out: Path, *, quick: bool) -> None:
-    """Draw figure 7: mean response against energy efficiency, the requests served per joule."""
-    _trade_off(
-        out / "policy_7_efficiency.png",
-        "energy efficiency (requests per joule)",
-        lambda power, load: rate_per_s(load) / power,
-        quick=quick,
-    )
-
-
-def _trade_off(
-    file: Path, label: str, measure: Callable[[float, float], float], *, quick: bool
-) -> None:
-    """Draw a curve per load of mean response (ms) against a measure of power (W) and load."""
+    """Draw figure 6: a curve per load of mean response against mean power."""
     figure = Figure(figsize=(8.5, 5.2), layout="constrained", dpi=110)
     axes = figure.subplots()
     for load, color in zip(_CURVE_LOADS, COLORS, strict=False):
@@ -111,7 +91,7 @@ def _trade_off(
         solutions = [optimal(load, float(weight)) for weight in weights]
         axes.plot(
             [solution.mean_response_ms for solution in solutions],
-            [measure(solution.mean_power_w or 0.0, load) for solution in solutions],
+            [solution.mean_power_w or 0.0 for solution in solutions],
             color=color,
             lw=2,
             label=f"optimal, load {load:g}",
@@ -119,15 +99,15 @@ def _trade_off(
         for name in USUAL_POLICIES:
             point = mean_response_and_power(name, load)
             if point is not None:
-                axes.plot(point[0], measure(point[1], load), MARKS[name], color=color, ms=6)
+                axes.plot(*point, MARKS[name], color=color, ms=6)
     for name, mark in MARKS.items():
         axes.plot([], [], mark, color="#777777", label=name)
-    axes.set(xlabel="mean response (ms)", ylabel=label, xscale="log", xlim=(1.3, 80))
+    axes.set(xlabel="mean response (ms)", ylabel="mean power (W)", xscale="log", xlim=(1.3, 80))
     axes.set_xticks([2, 5, 10, 20, 50], ["2", "5", "10", "20", "50"])
     axes.set_xticks([], minor=True)
     axes.grid(visible=True, alpha=0.25)
     axes.legend(fontsize="small", loc="center left", bbox_to_anchor=(1.01, 0.5))
-    figure.savefig(file)
+    figure.savefig(out / "policy_6_trade_off.png")
 
 
 def truncation(out: Path, *, quick: bool) -> None:
@@ -186,4 +166,4 @@ def percentiles(out: Path, *, quick: bool) -> None:
     figure.savefig(out / "policy_percentile.png")
 
 
-FIGURES = (policies, objectives, trade_off, efficiency, truncation, percentiles)
+FIGURES = (policies, objectives, trade_off, truncation, percentiles)

@@ -1,4 +1,4 @@
-"""Reproduce Table I and Figures 4 to 8 of the SMDP paper, and check the claims of its text.
+"""Reproduce Table I and Figures 4, 5, 6 and 8 of the SMDP paper, and check the claims of its text.
 
     python -m benchmarks.paper.paper_figures [--quick] [--json] [--out docs/images]
 
@@ -32,7 +32,7 @@ from sojourn.output import print_json, print_table, say
 )
 @json_option
 def main(out: Path, quick: bool, as_json: bool) -> None:
-    """Reproduce Table I and Figures 4 to 8 of the SMDP paper, and check its claims."""
+    """Reproduce Table I and Figures 4, 5, 6 and 8 of the SMDP paper, and check its claims."""
     out.mkdir(parents=True, exist_ok=True)
     for figure in figures.FIGURES:
         figure(out, quick=quick)

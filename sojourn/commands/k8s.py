@@ -50,7 +50,7 @@ def render(
     out: Path,
     as_json: bool,
 ) -> None:
-    """Write the overlay `release`, with your image, your config, and a token for clients.
+    """Write the overlay `release` with your image, config and token.
 
     It has room for as many pods as the config's max_replicas, and a quarter more for upgrades. A
     second run keeps the token, and the copied manifests that you changed.

@@ -40,7 +40,7 @@ def command() -> None:
 config_file = click.argument("file", type=existing_file)
 
 
-@command.command(short_help="Serve the pipeline on this machine, without Ray.")
+@command.command()
 @config_file
 @click.option("--host", help="Address to listen on; overrides the config.")
 @click.option(
@@ -54,7 +54,7 @@ config_file = click.argument("file", type=existing_file)
 def serve(
     file: Path, host: str | None, port: int | None, insecure: bool, check: bool, as_json: bool
 ) -> None:
-    """Serve the pipeline of FILE on this machine, without Ray, until Ctrl-C."""
+    """Serve the pipeline of FILE on this machine, without Ray."""
     if clash := clash_in(Path.cwd()):
         raise InvalidInputError(clash)
     config = load_pipeline_file(file)
@@ -92,7 +92,7 @@ def serve(
     uvloop.run(serve_pipeline(config, ready))
 
 
-@command.command(short_help="Find the workers of each stage that keep the SLA.")
+@command.command()
 @config_file
 @click.option(
     "--arrival-rate",
@@ -110,7 +110,7 @@ def plan(
     percentile: float | None,
     as_json: bool,
 ) -> None:
-    """Find the workers of each stage that keep the SLA of FILE at little cost.
+    """Find the workers of each stage that keep the SLA of FILE.
 
     Every stage needs a profile; `sojourn pipeline profile` measures it. The SLA applies to the
     whole pipeline; its division among the stages is computed. The arrival rate is multiplied by
@@ -150,14 +150,14 @@ def plan(
     )
 
 
-@command.command(short_help="Measure the time of each stage's batches.")
+@command.command()
 @config_file
 @click.option(
     "--seconds", type=option_types.Number(min=0.01), default=0.2, help="For each batch size."
 )
 @json_option
 def profile(file: Path, seconds: float, as_json: bool) -> None:
-    """Measure the time of each stage's batches, for its `profile` in FILE.
+    """Measure the time of each stage's batches, for its `profile`.
 
     The config needs an example: a function that returns an item.
     """
@@ -190,13 +190,13 @@ def profile(file: Path, seconds: float, as_json: bool) -> None:
     )
 
 
-@command.command(short_help="Run the items of a file through the pipeline.")
+@command.command()
 @config_file
 @click.argument("items", type=click.File("rb"))
 @click.option("--in-flight", type=click.IntRange(min=1), help="The most items at a time.")
 @json_option
 def run(file: Path, items: IO[bytes], in_flight: int | None, as_json: bool) -> None:
-    """Run the items of a file through the pipeline of FILE: bulk work without a server.
+    """Run the items of a file through the pipeline of FILE.
 
     ITEMS has one JSON object per line, with the inputs of the pipeline by name; "-" is standard
     input. Bytes are text, or {"base64": "..."}. The results are printed one per line, in the same

@@ -96,7 +96,7 @@ def serve(socket_path: Path | None, **options: Any) -> None:
     manager.run()
 
 
-@command.command(short_help="Write models as a remote has them.")
+@command.command()
 @click.argument("models", nargs=-1, required=True, metavar="NAME=PATH…")
 @click.option(
     "--to",
@@ -145,12 +145,12 @@ def ls(socket_path: Path | None, as_json: bool) -> None:
     print_table(columns, [[model[column] for column in columns] for model in models])
 
 
-@command.command(short_help="Bring a model into memory for the next process.")
+@command.command()
 @click.argument("name")
 @_socket_option
 @json_option
 def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
-    """Load a model into memory, so that the next process to open it need not wait."""
+    """Load a model into memory for the next process that opens it."""
     hold, files = open_model(name, socket_path)
     for file in files:
         os.close(file.descriptor)
@@ -163,13 +163,16 @@ def warm(name: str, socket_path: Path | None, as_json: bool) -> None:
     )
 
 
-@command.command(short_help="Drop a model that nobody uses from memory.")
+@command.command()
 @click.argument("name")
 @click.option("--disk", is_flag=True, help="Remove it from the disk, too.")
 @_socket_option
 @json_option
 def evict(name: str, disk: bool, socket_path: Path | None, as_json: bool) -> None:
-    """Drop an unused model from memory; the next open reads its list of files from the remote."""
+    """Drop an unused model from memory.
+
+    The next open reads its list of files from the remote.
+    """
     ask("evict", name, socket_path, disk=disk)
     _answer({"name": name, "evicted": True}, f"{name}: evicted.", as_json)
 

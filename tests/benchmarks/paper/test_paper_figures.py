@@ -17,7 +17,6 @@ PICTURES = (
     "policy_4_policies",
     "policy_5_objectives",
     "policy_6_trade_off",
-    "policy_7_efficiency",
     "policy_8_truncation",
 )
 
