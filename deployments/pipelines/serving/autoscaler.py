@@ -61,14 +61,16 @@ class PipelineAutoscaler:
         """
         if self._planning is not None:
             self._planning.cancel()  # it is for the SLA until now
-        await self._plan(sla, counts_refusals=False)
-        self._planned_s = -math.inf
+        self._planned_s = math.inf  # no other plan is made meanwhile
+        try:
+            await self._plan(sla, counts_refusals=False)
+        finally:
+            self._planned_s = -math.inf
 
     async def _plan(self, sla: ServiceLevelObjective, counts_refusals: bool) -> None:
         stages = {stage.name: stage for stage in self._pipeline.stages}
         profiles = {name: stage.batch_profile for name, stage in stages.items()}
         self._planned = profiles, self._pipeline.core.backlog.items_per_request()
-        self._planned_s = time.monotonic()
         self._counts_refusals = counts_refusals
         measured = self._pipeline.core.backlog.measured_steps()
         self.table = await self._solve(without_code([*self._steps], stages, measured), sla)
@@ -115,6 +117,7 @@ class PipelineAutoscaler:
 
     async def _plan_again(self) -> None:
         assert self.sla is not None
+        self._planned_s = time.monotonic()
         try:
             await self._plan(self.sla, counts_refusals=self._refuses)
         except Exception as error:

@@ -260,6 +260,37 @@ async def test_the_stages_are_resized_as_decided_and_the_decisions_are_readable(
     await service.close()
 
 
+async def test_a_plan_for_another_sla_is_not_replaced_by_one_for_the_sla_before(monkeypatch):
+    monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
+    monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)
+    asked: list[float] = []
+    solved = asyncio.Event()
+
+    async def plan(autoscaler, steps, sla):
+        asked.append(sla.response_time_ms)
+        if len(asked) == 3:
+            await solved.wait()
+        return TABLE
+
+    monkeypatch.setattr(PipelineAutoscaler, "_solve", plan)
+    service = make_service({"sla": {"response_time_ms": 300}}, autoscaling={"max_workers": 4})
+    await service.start()
+    await until(lambda: asked == [300, 300])
+    changing = asyncio.create_task(
+        service.configure(parse_user_config({"sla": {"response_time_ms": 700}}))
+    )
+    await until(lambda: len(asked) == 3)
+    core = service.pipeline.core
+    core.offered += 1
+    await until(lambda: service.autoscaler.scaler._offered == core.offered)  # it decides on
+    solved.set()
+    await changing
+    await until(lambda: len(asked) == 4)
+    assert asked == [300, 300, 700, 700]
+    assert service.autoscaler.sla.response_time_ms == 700
+    await service.close()
+
+
 async def test_where_late_requests_are_served_none_is_counted_as_refused(monkeypatch):
     monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
     counted: list[bool] = []
