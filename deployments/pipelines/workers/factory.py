@@ -7,42 +7,22 @@ import threading
 from collections.abc import Callable
 from typing import Any
 
-import cloudpickle
-
-from deployments.errors import StartError
 from deployments.pipelines.core.items import Outcome, StageBatch, WorkerLoss
-from deployments.pipelines.core.steps import AVAILABLE_CPUS, Stage
-from deployments.pipelines.workers.pool import WorkerPool
+from deployments.pipelines.core.steps import Stage
+from deployments.pipelines.workers.pool import Kind, WorkerPool
 from deployments.pipelines.workers.predictor import Predictor, construct
 from deployments.pipelines.workers.processes import ProcessWorker
 from deployments.pipelines.workers.replicas import ReplicaAccess, ReplicaWorkers
-from deployments.pipelines.workers.worker import OnChange, OnEnded, PooledWorker, Workers
+from deployments.pipelines.workers.worker import OnChange, OnEnded, Workers
 
 
 def make_workers(
     stage: Stage, on_ended: OnEnded, on_change: OnChange, replicas: ReplicaAccess | None = None
 ) -> Workers[Any]:
-    """Return the workers of a stage, or raise `StartError` if its code cannot be pickled."""
     if replicas is not None:
         return ReplicaWorkers(stage, on_ended, on_change, replicas)
-    pickled = b""
-    if stage.place not in ("loop", "thread"):
-        try:
-            # By value if necessary: a class of a notebook, or of the running script.
-            pickled = cloudpickle.dumps(stage)
-        except Exception as error:
-            reason = f"stage {stage.name!r}: cannot be sent to a process: {error}"
-            raise StartError(reason) from error
-
-    def make(pool: WorkerPool, cpus: list[int]) -> PooledWorker:
-        if stage.place == "loop":
-            return LoopWorker(pool, stage, cpus)
-        if stage.place == "thread":
-            return ThreadWorker(pool, stage, cpus)
-        return ProcessWorker(pool, pickled, cpus)
-
-    cpus = [AVAILABLE_CPUS] if stage.cpus is None else [[cpu] for cpu in stage.cpus]
-    return WorkerPool(stage, on_ended, on_change, make, cpus)
+    kinds: dict[str, Kind] = {"loop": LoopWorker, "thread": ThreadWorker}
+    return WorkerPool(stage, on_ended, on_change, kinds.get(stage.place, ProcessWorker))
 
 
 class LoopWorker:

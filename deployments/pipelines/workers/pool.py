@@ -2,11 +2,11 @@
 
 import asyncio
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from deployments.errors import StartError
 from deployments.pipelines.core.items import StageBatch
-from deployments.pipelines.core.steps import Stage
+from deployments.pipelines.core.steps import AVAILABLE_CPUS, Stage
 from deployments.pipelines.workers.worker import OnChange, OnEnded, PooledWorker, Workers, logger
 
 #: Time limit of a worker's start.
@@ -24,12 +24,12 @@ class WorkerPool(Workers[PooledWorker]):
         stage: Stage,
         on_ended: OnEnded,
         on_change: OnChange,
-        make: Callable[["WorkerPool", list[int]], PooledWorker],
-        cpus: Sequence[list[int]],
+        kind: "Kind",
     ) -> None:
         super().__init__(stage, on_ended, on_change)
         self.loop = asyncio.get_running_loop()
-        self._make, self._cpus, self._ordered = make, cpus, stage.workers
+        self._stage, self._kind, self._ordered = stage, kind, stage.workers
+        self._cpus = [AVAILABLE_CPUS] if stage.cpus is None else [[cpu] for cpu in stage.cpus]
         #: Time of each order.
         self._starting: dict[PooledWorker, float] = {}
         self._free: list[PooledWorker] = []
@@ -129,7 +129,7 @@ class WorkerPool(Workers[PooledWorker]):
         if self._closing or self._size >= self._ordered:
             return
         used = [worker.cpus for worker in self._all]
-        worker = self._make(self, min(self._cpus, key=used.count))
+        worker = self._kind(self, self._stage, min(self._cpus, key=used.count))
         self._starting[worker] = time.monotonic()
         try:
             worker.start()
@@ -149,3 +149,7 @@ class WorkerPool(Workers[PooledWorker]):
             self._on_change(0, reason)
         delay_s = min(_MAX_DELAY_S, _FIRST_DELAY_S * 2.0**self._failed_starts)
         self.loop.call_later(delay_s, self._start_another)
+
+
+Kind = Callable[[WorkerPool, Stage, list[int]], PooledWorker]
+"""The kind of the workers: made for a pool, with a stage's code, on some CPUs."""

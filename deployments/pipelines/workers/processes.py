@@ -8,7 +8,10 @@ import threading
 import time
 from typing import Any
 
+import cloudpickle
+
 from deployments.pipelines.core.items import Outcome, StageBatch
+from deployments.pipelines.core.steps import Stage
 from deployments.pipelines.workers.child import BATCH, START, command
 from deployments.pipelines.workers.link import WorkerLink
 from deployments.pipelines.workers.pool import WorkerPool
@@ -21,12 +24,17 @@ _STANDARD_ERROR = 2
 
 
 class ProcessWorker:
-    def __init__(self, pool: WorkerPool, pickled: bytes, cpus: list[int]) -> None:
+    def __init__(self, pool: WorkerPool, stage: Stage, cpus: list[int]) -> None:
         self.cpus = cpus
-        self._pool, self._pickled = pool, pickled
+        self._pool, self._stage = pool, stage
         self._ready = False
 
     def start(self) -> None:
+        try:
+            # By value if necessary: a class of a notebook, or of the running script.
+            pickled = cloudpickle.dumps(self._stage)
+        except Exception as error:
+            raise RuntimeError(f"its code cannot be sent to a process: {error}") from error
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         with theirs:
             self._link = WorkerLink(ours, self._on_message, self._on_end)
@@ -40,7 +48,7 @@ class ProcessWorker:
                     # A stage's output must not mix with the output of this process.
                     stdout=_STANDARD_ERROR,
                 )
-                self._link.send(START, (self._pickled, self.cpus))
+                self._link.send(START, (pickled, self.cpus))
             except BaseException:
                 self._link.close()  # the process, if any, ends
                 raise

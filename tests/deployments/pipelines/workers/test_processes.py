@@ -17,6 +17,7 @@ from sojourn import Ensemble, Pipeline, Stage, StageError
 from tests.support.pipelines.stages import (
     DiesOnNegative,
     Exits,
+    Gate,
     Scale,
     StartsOnce,
     Unsendable,
@@ -139,6 +140,11 @@ async def test_a_stage_that_does_not_start_leaves_no_process():
     with pytest.raises(StartError, match=r"stage 'startsonce': .* no weights"):
         await Pipeline([Stage(StartsOnce, options={"path": "/nowhere"})]).start()
     await until(lambda: children() <= before)
+
+
+async def test_code_that_cannot_be_sent_to_a_process_is_named():
+    with pytest.raises(StartError, match=r"'gate': .* its code cannot be sent to a process"):
+        await Pipeline([Stage(Gate())]).start()
 
 
 @pytest.mark.slow
