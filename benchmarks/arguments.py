@@ -8,11 +8,11 @@ standard error. Every script that can draw its result takes ``--plot FILE``.
 import os
 import sys
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any, TypeVar
 
 import click
 
+from sojourn import option_types
 from sojourn.output import json_option, print_json, print_table
 
 __all__ = ["cell", "json_option", "plot_option", "print_result", "quick_option"]
@@ -23,7 +23,7 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 plot_option = click.option(
     "--plot",
     "plot_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=option_types.new_file,
     help="Draw the result to this image file.",
 )
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import Any, TypeVar
 
 import click
@@ -43,6 +44,17 @@ class _Percentile(Number):
         return percentile
 
 
+class _NewFile(click.Path):
+    """A file to write; its folder must be there before the work begins."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Path:
+        path = Path(str(super().convert(value, param, ctx)))
+        if not path.parent.is_dir():
+            self.fail(f"there is no folder {path.parent}.", param, ctx)
+        return path
+
+
+new_file = _NewFile(dir_okay=False)
 above_0 = Number(min=0, min_open=True)
 from_0 = Number(min=0)
 percentile = _Percentile(min=0, max=100, min_open=True, max_open=True)

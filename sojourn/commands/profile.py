@@ -36,7 +36,7 @@ _CPUS_OF_BOTH = 2
 @click.option(
     "--out",
     required=True,
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=option_types.new_file,
     help="Profile file to write.",
 )
 @click.option("--name", help="Name of the model in the profile.  [default: the name of its class]")
@@ -87,8 +87,6 @@ def command(
     The profile also records the variation of batch times, the event loop's cost per request, and
     the number of CPUs.
     """
-    if not out.parent.is_dir():
-        raise InvalidInputError(f"--out: there is no folder {out.parent}")
     model_name = name or import_path.rpartition(":")[2].lower()
     _check_out(out, model_name)
     sys.path.insert(0, str(Path.cwd()))  # the user's model may be in the working directory

@@ -133,7 +133,7 @@ _OF_A_TRACE = {
 @click.option(
     "--report",
     "report_file",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=option_types.new_file,
     help="Write the results, with plots, to this HTML file.",
 )
 @json_option
@@ -176,8 +176,6 @@ def command(
         raise InvalidInputError("give --trace FILE, or --arrival-rate and --replicas")
     else:
         option_types.refuse_options(context, _OF_A_TRACE, "needs --trace")
-    if report_file is not None and not report_file.parent.is_dir():
-        raise InvalidInputError(f"--report: there is no folder {report_file.parent}")
     profile = Profile.load(profile_file)
     objective = option_types.required(option_types.chosen_sla(sla, response_time_ms, percentile))
     choices = choose(names)

@@ -66,12 +66,12 @@ _PERCENTILES = (50.0, 90.0, 95.0, 99.0, 99.9)
 @click.option("--batching", help=f"Evaluate a named policy instead: {', '.join(FORMS)}.")
 @click.option(
     "--plot",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=option_types.new_file,
     help="Plot the policy to this PNG file.",
 )
 @click.option(
     "--export",
-    type=click.Path(dir_okay=False, path_type=Path),
+    type=option_types.new_file,
     help="Write the policies of all arrival rates to this file, for `policy: table` of a config; "
     "with --sla, those of a service with that SLA.",
 )

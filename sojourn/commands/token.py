@@ -11,6 +11,7 @@ from deployments.access.credentials import TOKEN_VARIABLE
 from deployments.access.tokens import hash_token, make_token
 from deployments.config.user_config import Scope, TokenConfig
 from deployments.config.validation import validate
+from sojourn import option_types
 from sojourn.output import json_option, print_json
 
 
@@ -29,7 +30,7 @@ from sojourn.output import json_option, print_json
 @click.option("--burst", type=float, help="Requests at once.  [default: the requests of a second]")
 @click.option(
     "--file",
-    type=click.Path(path_type=Path),
+    type=option_types.new_file,
     help="Write the token to this new file, which only you can read, and do not print it.",
 )
 @json_option

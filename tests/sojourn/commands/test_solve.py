@@ -113,12 +113,12 @@ def test_a_profile_without_energy_near_a_capacity_that_the_largest_batch_does_no
             "--export: writes what is solved; omit",
         ),
         (["--batching=static:8", "--sla=9ms@99"], 900.0, "--batching: fixes the whole policy"),
-        (["--plot=/none/such/policy.png"], 900.0, "/none/such/policy.png: No such file"),
+        (["--plot=/none/such/policy.png"], 900.0, "there is no folder /none/such."),
         (["--plot=policy.xyz"], 900.0, "--plot policy.xyz: "),
         (["--max-queue=70"], 900.0, "--overflow-cost, --max-queue: need --method rvi or pi"),
         (["--method=pi", "--sla=9ms@99"], 900.0, "--method pi: solves one rate for weights; omit"),
         (["--method=pi", "--max-queue=31"], 900.0, "max queue length: must be at least 32, not 31"),
-        (["--export=/none/x.json"], 900.0, "/none/x.json: No such file"),
+        (["--export=/none/x.json"], 900.0, "there is no folder /none."),
     ],
 )
 def test_bad_options(refused, more, rate, message):
