@@ -5,7 +5,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from deployments.config.user_config import SLAConfig
-from policy.errors import InvalidInputError
 
 
 @dataclass(frozen=True)
@@ -19,14 +18,6 @@ class Thresholds:
     sla: SLAConfig | None = None
     min_right_percent: float | None = None
     max_refused_percent: float | None = None
-
-    def __post_init__(self) -> None:
-        for name, percent in (
-            ("--min-right", self.min_right_percent),
-            ("--max-refused", self.max_refused_percent),
-        ):
-            if percent is not None and not 0 <= percent <= 100:
-                raise InvalidInputError(f"{name}: must be from 0 to 100 (percent), not {percent:g}")
 
     def misses(self, result: Mapping[str, Any]) -> list[str]:
         """Return the missed thresholds, one line for each; empty if the test passed.

@@ -48,11 +48,13 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 @url_option
 @click.option("--model", help="Name of its model.  [default: its only one]")
 @click.option(
-    "--arrival-rate", type=float, help="Poisson arrivals, requests per second.  [default: 50]"
+    "--arrival-rate",
+    type=option_types.above_0,
+    help="Poisson arrivals, requests per second.  [default: 50]",
 )
 @click.option(
     "--duration-s",
-    type=float,
+    type=option_types.above_0,
     help="Length of the test.  [default: 30, or the length of the trace]",
 )
 @click.option(
@@ -65,7 +67,11 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
     help="Trace to replay: CSV with the header second,requests, or its .gz.",
 )
 @click.option(
-    "--speedup", type=float, default=1.0, show_default=True, help="Seconds of the trace per second."
+    "--speedup",
+    type=option_types.above_0,
+    default=1.0,
+    show_default=True,
+    help="Seconds of the trace per second.",
 )
 @click.option(
     "--sla",
@@ -76,14 +82,14 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 )
 @click.option(
     "--min-right",
-    type=float,
+    type=option_types.Number(0, 100),
     metavar="PERCENT",
     help="The exit status is 1 if less than this share of all requests got right answers.  "
     "[default: if any answer was wrong, missing, or an error other than a refusal]",
 )
 @click.option(
     "--max-refused",
-    type=float,
+    type=option_types.Number(0, 100),
     metavar="PERCENT",
     help="The exit status is 1 if more than this share of all requests was refused.",
 )

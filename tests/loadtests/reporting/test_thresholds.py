@@ -2,7 +2,6 @@ import pytest
 
 from deployments.config.user_config import SLAConfig
 from loadtests.reporting.thresholds import Thresholds
-from policy.errors import InvalidInputError
 
 SLA = SLAConfig(response_time_ms=100, percentile=99)
 SOUND = {
@@ -43,11 +42,3 @@ def test_each_threshold_is_checked_by_itself(thresholds, result, missed):
     found = thresholds.misses({**SOUND, **result})
     assert len(found) == len(missed)
     assert all(line.startswith(start) for line, start in zip(found, missed, strict=True))
-
-
-def test_a_percentage_is_one():
-    for percent in (-1, 100.1):
-        with pytest.raises(InvalidInputError, match="--min-right: must be from 0 to 100"):
-            Thresholds(min_right_percent=percent)
-    with pytest.raises(InvalidInputError, match="--max-refused: must be from 0 to 100"):
-        Thresholds(max_refused_percent=101)
