@@ -11,15 +11,17 @@ of use: a replica whose batches take longer than it believes admits what then co
 """
 
 import math
-from bisect import bisect_right
 from dataclasses import dataclass
 from functools import cached_property
 from typing import ClassVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from policy.errors import InvalidInputError
 from policy.values import check_above_0, check_at_least
+
+FloatArray = NDArray[np.float64]
 
 # Smaller late shares are errors of the quadrature.
 _MIN_LATE_SHARE = 1e-10
@@ -76,8 +78,8 @@ class LoadLatenessCurve:
             check_at_least(1, "batch_size_limit", self.batch_size_limit)
 
     @cached_property
-    def _log_shares(self) -> tuple[float, ...]:
-        return tuple(math.log(max(share, _MIN_LATE_SHARE)) for share in self.late_shares)
+    def _log_shares(self) -> FloatArray:
+        return np.asarray(np.log(np.maximum(self.late_shares, _MIN_LATE_SHARE)))
 
     def late_share(self, arrival_rate_per_s: float) -> float:
         """Return the fraction of the requests that are refused or late if none is refused by time.
@@ -86,15 +88,10 @@ class LoadLatenessCurve:
         first; beyond the last, as many requests per second are in time as at the last.
         """
         multiple = arrival_rate_per_s / self.sla_rate_per_s
-        multiples, logs = self.MULTIPLES, self._log_shares
-        if multiple >= multiples[-1]:
-            return 1 - (1 - self.late_shares[-1]) * multiples[-1] / multiple
-        index = bisect_right(multiples, multiple)
-        if index == 0:
-            return self.late_shares[0]
-        low, high = multiples[index - 1], multiples[index]
-        part = (multiple - low) / (high - low)
-        return math.exp(logs[index - 1] + part * (logs[index] - logs[index - 1]))
+        last = self.MULTIPLES[-1]
+        if multiple >= last:
+            return 1 - (1 - self.late_shares[-1]) * last / multiple
+        return math.exp(np.interp(multiple, self.MULTIPLES, self._log_shares))
 
     def service_level(self, arrival_rate_per_s: float) -> float:
         """Return the fraction of the requests that are answered in time.
@@ -105,22 +102,15 @@ class LoadLatenessCurve:
         multiple = arrival_rate_per_s / self.sla_rate_per_s
         if multiple <= 1 or not self.overload_levels:
             return 1 - self.late_share(arrival_rate_per_s)
-        multiples, in_time = self._in_time
-        index = bisect_right(multiples, multiple)
-        if index == len(multiples):
-            return in_time[-1] / multiple
-        low, high = multiples[index - 1], multiples[index]
-        part = (multiple - low) / (high - low)
-        return (in_time[index - 1] + part * (in_time[index] - in_time[index - 1])) / multiple
+        return float(np.interp(multiple, *self._in_time)) / multiple
 
     @cached_property
-    def _in_time(self) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    def _in_time(self) -> tuple[FloatArray, FloatArray]:
         """Multiples of the SLA's rate, from 1 on, and as such what is in time at each."""
         levels = (1 - self.late_share(self.sla_rate_per_s), *self.overload_levels)
+        multiples = np.array((1.0, *self.OVERLOADS))
         # Only the late share of the rate itself comes from another model.
-        falling = np.minimum.accumulate(levels).tolist()
-        multiples = (1.0, *self.OVERLOADS)
-        return multiples, tuple(m * one for m, one in zip(multiples, falling, strict=True))
+        return multiples, multiples * np.minimum.accumulate(levels)
 
     def replicas_needed(self, demand_per_s: float) -> int:
         return max(1, math.ceil(demand_per_s / self.sla_rate_per_s - 1e-9))
