@@ -62,12 +62,11 @@ class _Gpu:
 
 
 class _PinnedBuffer:
-    """Page-locked memory, which the GPU reads directly, and a stream to do so."""
+    """Page-locked memory, which the GPU reads directly."""
 
     def __init__(self, gpu: _Gpu, size_bytes: int) -> None:
         with gpu.current():
             self.address: int = gpu.api.get(c_void_p(), "cuMemHostAlloc", size_bytes, 0).value
-            self.stream = gpu.api.get(c_void_p(), "cuStreamCreate", cuda.NON_BLOCKING_STREAM)
         self.buffer = memoryview((c_char * size_bytes).from_address(self.address)).cast("B")
 
 
@@ -112,10 +111,8 @@ class _Holder:
         return _PinnedBuffer(self._gpu, size_bytes)
 
     def write(self, handle: int, offset: int, staging: _PinnedBuffer, size_bytes: int) -> None:
-        api, stream = self._gpu.api, staging.stream
-        with self._gpu.current():
-            api.call("cuMemcpyHtoDAsync_v2", handle + offset, staging.address, size_bytes, stream)
-            api.call("cuStreamSynchronize", stream)
+        with self._gpu.current():  # from page-locked memory, the call returns when done
+            self._gpu.api.call("cuMemcpyHtoD_v2", handle + offset, staging.address, size_bytes)
 
     def export(self, handle: int) -> Export:
         allocation, size_bytes = self._allocations[handle]

@@ -22,7 +22,6 @@ ON_DEVICE = 1  # CU_MEM_LOCATION_TYPE_DEVICE
 POSIX_DESCRIPTOR = 1  # CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR
 READ, READ_WRITE = 1, 3  # CU_MEM_ACCESS_FLAGS_PROT_*
 MINIMUM_GRANULARITY = 0  # CU_MEM_ALLOC_GRANULARITY_MINIMUM
-NON_BLOCKING_STREAM = 1  # CU_STREAM_NON_BLOCKING
 
 
 class Uuid(ctypes.Structure):
@@ -85,9 +84,7 @@ SIGNATURES: dict[str, tuple[Any, ...]] = {
     "cuMemUnmap": (_POINTER, c_size_t),
     "cuMemSetAccess": (_POINTER, c_size_t, POINTER(AccessDescription), c_size_t),
     "cuMemHostAlloc": (POINTER(c_void_p), c_size_t, c_uint),
-    "cuStreamCreate": (POINTER(c_void_p), c_uint),
-    "cuStreamSynchronize": (c_void_p,),
-    "cuMemcpyHtoDAsync_v2": (_POINTER, c_void_p, c_size_t, c_void_p),
+    "cuMemcpyHtoD_v2": (_POINTER, c_void_p, c_size_t),
     "cuMemcpyDtoH_v2": (c_void_p, _POINTER, c_size_t),
 }
 

@@ -24,7 +24,6 @@ typedef int CUresult, CUdevice, CUdevice_attribute, CUmemAllocationHandleType;
 typedef int CUmemAllocationGranularity_flags, CUmemAccess_flags;
 typedef unsigned long long CUdeviceptr, CUmemGenericAllocationHandle;
 typedef struct CUctx_st *CUcontext;
-typedef struct CUstream_st *CUstream;
 typedef struct { char bytes[16]; } CUuuid;
 typedef struct { int type, id; } CUmemLocation;
 typedef struct {
@@ -53,16 +52,14 @@ typedef struct { CUmemLocation location; CUmemAccess_flags flags; } CUmemAccessD
 #define CU_MEM_ALLOC_GRANULARITY_MINIMUM 0
 #define CU_MEM_ACCESS_FLAGS_PROT_READ 1
 #define CU_MEM_ACCESS_FLAGS_PROT_READWRITE 3
-#define CU_STREAM_NON_BLOCKING 1
 #define cuCtxPushCurrent cuCtxPushCurrent_v2
 #define cuCtxPopCurrent cuCtxPopCurrent_v2
-#define cuMemcpyHtoDAsync cuMemcpyHtoDAsync_v2
+#define cuMemcpyHtoD cuMemcpyHtoD_v2
 #define cuMemcpyDtoH cuMemcpyDtoH_v2
 #endif
 
 #define PAGE (2u << 20)
 #define CONTEXT ((CUcontext)0x77)
-#define STREAM ((CUstream)0x99)
 #define NEED(condition, error) do { if (!(condition)) return error; } while (0)
 #define VALUE(condition) NEED(condition, CUDA_ERROR_INVALID_VALUE)
 #define CURRENT NEED(depth > 0, CUDA_ERROR_INVALID_CONTEXT)
@@ -252,23 +249,8 @@ CUresult CUDAAPI cuMemHostAlloc(void **pointer, size_t size, unsigned int flags)
   return *pointer ? CUDA_SUCCESS : CUDA_ERROR_OUT_OF_MEMORY;
 }
 
-CUresult CUDAAPI cuStreamCreate(CUstream *stream, unsigned int flags) {
+CUresult CUDAAPI cuMemcpyHtoD(CUdeviceptr target, const void *source, size_t size) {
   CURRENT;
-  VALUE(flags == CU_STREAM_NON_BLOCKING);
-  *stream = STREAM;
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuStreamSynchronize(CUstream stream) {
-  CURRENT;
-  VALUE(stream == STREAM);
-  return CUDA_SUCCESS;
-}
-
-CUresult CUDAAPI cuMemcpyHtoDAsync(CUdeviceptr target, const void *source, size_t size,
-                                   CUstream stream) {
-  CURRENT;
-  VALUE(stream == STREAM);
   memcpy((void *)(uintptr_t)target, source, size);
   return CUDA_SUCCESS;
 }
