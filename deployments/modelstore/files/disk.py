@@ -63,8 +63,14 @@ class Disk:
                 path.unlink(missing_ok=True)
         models: dict[ModelName, Manifest] = {}
         for path in sorted(self._manifests.glob("*/*/*.json")):
-            with suppress(ValueError, KeyError, TypeError, InvalidInputError):
-                models.update([_manifest_from(json.loads(path.read_bytes()))])
+            with suppress(ValueError, TypeError, InvalidInputError):
+                name = ModelName(*path.relative_to(self._manifests).with_suffix("").parts)
+                models[name] = Manifest(
+                    tuple(
+                        (file, Blob(digest, size_bytes))
+                        for file, digest, size_bytes in json.loads(path.read_bytes())
+                    )
+                )
         for path in self._partial.iterdir():
             path.unlink()
         return models, blobs
@@ -73,7 +79,7 @@ class Disk:
         """Save the files of a model, so that it opens without the remote."""
         path = self._manifests / f"{name.path}.json"
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _write(path, _manifest_to(name, manifest))
+        _write(path, [[file, blob.sha256, blob.size_bytes] for file, blob in manifest.files])
 
     def remove_manifest(self, name: ModelName) -> None:
         (self._manifests / f"{name.path}.json").unlink(missing_ok=True)
@@ -175,19 +181,3 @@ def _write(path: Path, content: Any) -> None:
     except OSError:
         temporary.unlink(missing_ok=True)
         raise
-
-
-def _manifest_to(name: ModelName, manifest: Manifest) -> dict[str, Any]:
-    return {
-        "name": [name.framework, name.name, name.version],
-        "files": [[file, blob.sha256, blob.size_bytes] for file, blob in manifest.files],
-    }
-
-
-def _manifest_from(saved: dict[str, Any]) -> tuple[ModelName, Manifest]:
-    files = tuple(
-        (str(file), Blob(str(digest), int(size))) for file, digest, size in saved["files"]
-    )
-    if not files or not all(_DIGEST.fullmatch(blob.sha256) for _, blob in files):
-        raise ValueError("no files, or not a digest")
-    return ModelName(*saved["name"]), Manifest(files)

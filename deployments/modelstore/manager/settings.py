@@ -1,9 +1,8 @@
 """Settings of a manager."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
-from deployments.modelstore import wire
 from deployments.modelstore.device.driver import CUDA
 
 
@@ -16,7 +15,7 @@ class ManagerSettings:
     disk: Path
     host_bytes: int
     disk_bytes: int
-    socket: Path = field(default_factory=wire.default_socket)
+    socket: Path
     #: 0 for a store without that tier.
     device_bytes: int = 0
     #: The GPU, as `CUDA_VISIBLE_DEVICES` names it: its number on the machine, or its UUID.
