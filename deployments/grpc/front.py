@@ -7,7 +7,7 @@ routing, admission, tokens and errors are those of HTTP.
 
 import asyncio
 import signal
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Container, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 from urllib.parse import quote
@@ -85,22 +85,16 @@ class Front:
             timeout_ms = min(max(1.0, 1e3 * left_s), MAX_TIMEOUT_MS)
             fields["X-Request-Timeout-Ms"] = f"{timeout_ms:.0f}"
         path = f"{_model_path(request.model_name, request.model_version)}/infer"
-        status, answer, headers = await self._ask("POST", path, context, body, fields)
-        if status != 200:
-            return await _fail(status, answer, headers, context)
+        _, answer, headers = await self._ask("POST", path, context, body, fields)
         return grpc_response(answer, int(headers[_HEADER_LENGTH]))
 
     async def _describe(self, path: str, message: Any, context: Any) -> Any:
-        status, answer, headers = await self._ask("GET", path, context)
-        if status != 200:
-            return await _fail(status, answer, headers, context)
+        _, answer, _ = await self._ask("GET", path, context)
         return ParseDict(orjson.loads(answer), message, ignore_unknown_fields=True)
 
     async def _is_ok(self, path: str, context: Any) -> bool:
-        status, answer, headers = await self._ask("GET", path, context)
-        if status in (200, 503):
-            return status == 200
-        return bool(await _fail(status, answer, headers, context))
+        status, *_ = await self._ask("GET", path, context, accepted=(200, 503))
+        return status == 200
 
     async def _ask(
         self,
@@ -109,21 +103,29 @@ class Front:
         context: Any,
         body: bytes | None = None,
         fields: Mapping[str, str] | None = None,
+        accepted: Container[int] = (200,),
     ) -> tuple[int, bytes, Mapping[str, str]]:
-        """Return the status, the body and the header fields of the service's answer."""
+        """Return the status, the body and the header fields of the service's answer.
+
+        The call ends with the status that stands for the HTTP error, and with its message, if the
+        service answers with another than the `accepted` ones.
+        """
         forwarded = {key: value for key, value in context.invocation_metadata() if key in FORWARDED}
         headers = {**self._fields, **forwarded, **(fields or {})}
         try:
             async with self._session.request(
                 method, self._url + path, data=body, headers=headers
             ) as response:
-                return response.status, await response.read(), response.headers
+                answer = response.status, await response.read(), response.headers
         except (ClientError, OSError) as error:
             reason = str(error) or type(error).__name__
             await context.abort(
                 grpc.StatusCode.UNAVAILABLE, f"no answer from {self._url}: {reason}"
             )
             raise
+        if answer[0] not in accepted:
+            await _fail(*answer, context)
+        return answer
 
 
 def _model_path(name: str, version: str) -> str:
@@ -131,8 +133,7 @@ def _model_path(name: str, version: str) -> str:
     return f"{path}/versions/{quote(version, safe='')}" if version else path
 
 
-async def _fail(status: int, body: bytes, headers: Mapping[str, str], context: Any) -> Any:
-    """End a call with the status that stands for an HTTP error, and with its message."""
+async def _fail(status: int, body: bytes, headers: Mapping[str, str], context: Any) -> None:
     try:
         message = orjson.loads(body)["error"]
     except (ValueError, KeyError, TypeError):

@@ -297,8 +297,7 @@ class InferenceApp:
                 raise
             finally:
                 watch.cancel()
-                if info.trace is not None:
-                    service.tracing.end(info, status, request.rows)
+                info.end_trace(status)
         return answer
 
     def _admit(self, body: bytes, arrival_s: float, priority: int) -> None:

@@ -10,6 +10,7 @@ those before them are answered, and reading pauses meanwhile.
 
 import asyncio
 import time
+from functools import partial
 from typing import Any
 
 from deployments.access.control import DENIALS, INFERENCE
@@ -39,9 +40,6 @@ class InferenceProtocol(LimitedProtocol):
         #: The head of the request on the fast path, until it is answered.
         self._head: RequestHead | None = None
         self._info = RequestInfo(b"")
-        self._request: InferenceRequest | None = None
-        #: The service that computes it; another version may take over meanwhile.
-        self._service: Service | None = None
         self._call: Cancellable | None = None
         #: When it could first have been read, less the time for which its sender paused.
         self._arrival_s = self._last_read_s = 0.0
@@ -247,17 +245,16 @@ class InferenceProtocol(LimitedProtocol):
             request = service.parse(
                 body, head.header_length, head.timeout_ms, head.priority, info, arrival_s
             )
-            self._request, self._service = request, service
-            self._call = service.infer_nowait(request, arrival_s, self._answered, info)
+            # Another version of the service may take over meanwhile.
+            on_done = partial(self._answered, request, service)
+            self._call = service.infer_nowait(request, arrival_s, on_done, info)
         except Exception as error:
             self._fail(error)
 
     # Answers
 
     def _fail(self, error: Exception) -> None:
-        answer = self._failure(error)
-        self._end_trace(answer[0])
-        self._write_soon(*self._encoded(answer))
+        self._write_soon(*self._encoded(self._failure(error)))
 
     def _failure(self, error: Exception) -> Answer:
         """Count and log a request that failed, and return its answer."""
@@ -265,22 +262,20 @@ class InferenceProtocol(LimitedProtocol):
         outcomes = self.hosted.app.outcomes
         if not isinstance(error, DENIALS):  # it never was the model's
             outcomes.totals.failed(self._arrival_s)
-        return outcomes.failure(error, self._info, self._arrival_s)
+        answer = outcomes.failure(error, self._info, self._arrival_s)
+        self._info.end_trace(answer[0])
+        return answer
 
-    def _answered(self, outcome: Outcome) -> None:
+    def _answered(self, request: InferenceRequest, service: Service, outcome: Outcome) -> None:
         assert self.hosted is not None
-        assert self._request is not None
-        assert self._service is not None
+        self._call = None
         try:
             if isinstance(outcome, RequestError):
                 raise outcome
-            answer = self.hosted.app.outcomes.success(
-                self._request, outcome, self._service, self._arrival_s
-            )
+            answer = self.hosted.app.outcomes.success(request, outcome, service, self._arrival_s)
+            self._info.end_trace(answer[0])
         except Exception as error:
             answer = self._failure(error)
-        self._end_trace(answer[0])
-        self._request = self._call = None
         if self._head is not None and self._head.gzip and pays(answer):
             compressing = self.loop.run_in_executor(None, compressed, answer)
             compressing.add_done_callback(self._compressed)
@@ -290,12 +285,6 @@ class InferenceProtocol(LimitedProtocol):
     def _compressed(self, compressing: asyncio.Future[Answer]) -> None:
         if not compressing.cancelled():
             self._write(*self._encoded(compressing.result()))
-
-    def _end_trace(self, status: int) -> None:
-        if self._info.trace is not None:
-            assert self._service is not None
-            assert self._request is not None
-            self._service.tracing.end(self._info, status, self._request.rows)
 
     def _encoded(self, answer: Answer) -> tuple[bytes, bytes]:
         """Count an answer, and return its bytes before and after the request id."""

@@ -100,7 +100,7 @@ class Service(ABC):
         level = self.signature.priorities.level(request.priority)
         self.access.check_priority(info.token, level)
         if self.tracing.on:
-            info.trace = self.tracing.begin(info, arrival_s)
+            info.trace = self.tracing.begin(info, arrival_s, request.rows)
         return request
 
     @abstractmethod

@@ -23,6 +23,10 @@ class RequestInfo:
     trace: RequestTrace | None = None
     model: str | None = None
 
+    def end_trace(self, status: int) -> None:
+        if self.trace is not None:
+            self.trace.tracing.end(self.trace, self, status)
+
 
 class RequestIds:
     """Creates ids that are unique in a process and, by a random prefix, between processes."""

@@ -59,7 +59,9 @@ class BatchTimes(NamedTuple):
 class RequestTrace:
     """Data of a traced request, with the client's valid `traceparent`, collected until its end."""
 
+    tracing: "Tracing"
     arrival_s: float
+    rows: int
     traceparent: bytes | None
     batches: list[BatchTimes] = field(default_factory=list)
 
@@ -105,7 +107,7 @@ class Tracing:
             # The exporter may wait for its collector, which would block the event loop.
             Thread(target=provider.shutdown, daemon=True).start()
 
-    def begin(self, info: "RequestInfo", arrival_s: float) -> RequestTrace | None:
+    def begin(self, info: "RequestInfo", arrival_s: float, rows: int) -> RequestTrace | None:
         """Return a trace for a request, or None if it is not sampled."""
         config, traceparent = self._config, info.traceparent
         if config is None:
@@ -118,12 +120,12 @@ class Tracing:
             sampled = bool(int(found[1], 16) & _SAMPLED)
         if not sampled or not self._bucket.take(arrival_s):
             return None
-        return RequestTrace(arrival_s, traceparent)
+        return RequestTrace(self, arrival_s, rows, traceparent)
 
-    def end(self, info: "RequestInfo", status: int, rows: int) -> None:
-        """Make the spans of a request that is traced."""
-        tracer, trace = self._tracer, info.trace
-        if tracer is None or trace is None:
+    def end(self, trace: RequestTrace, info: "RequestInfo", status: int) -> None:
+        """Make the spans of a request."""
+        tracer = self._tracer
+        if tracer is None:
             return
         from opentelemetry.trace import SpanKind, Status, StatusCode, set_span_in_context
 
@@ -150,7 +152,7 @@ class Tracing:
                 "http.request.method": "POST",
                 "http.response.status_code": status,
                 "sojourn.model": self._model,
-                "sojourn.rows": rows,
+                "sojourn.rows": trace.rows,
                 "sojourn.request_id": info.request_id.decode("latin-1"),
             }
         )

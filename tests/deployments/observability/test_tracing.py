@@ -42,7 +42,7 @@ def tracing_of(config: TracingConfig):
 
 def begun(tracing: Tracing, traceparent, number, now_s=0.0):
     info = RequestInfo(b"id", traceparent)
-    return sum(tracing.begin(info, now_s) is not None for _ in range(number))
+    return sum(tracing.begin(info, now_s, 1) is not None for _ in range(number))
 
 
 @pytest.mark.parametrize("ratio", [0.0, 0.3, 1.0])
@@ -60,8 +60,8 @@ def test_an_invalid_traceparent_counts_as_none():
     no_trace, no_span = f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01"
     wrong = [b"", b"01", SAMPLED + b"-x", b"ff" + SAMPLED[2:], SAMPLED.upper()]
     for value in (*wrong, no_trace.encode(), no_span.encode()):
-        assert never.begin(RequestInfo(b"id", value), 0.0) is None
-        trace = always.begin(RequestInfo(b"id", value), 0.0)
+        assert never.begin(RequestInfo(b"id", value), 0.0, 1) is None
+        trace = always.begin(RequestInfo(b"id", value), 0.0, 1)
         assert trace.traceparent is None
 
 
@@ -88,12 +88,12 @@ def milliseconds(spans, origin):
 def test_a_request_in_two_batches_has_the_times_of_both():
     tracing, exporter = tracing_of(TracingConfig())
     arrival_s = time.monotonic() - 1
-    trace = RequestTrace(arrival_s, SAMPLED)
+    trace = RequestTrace(tracing, arrival_s, 6, SAMPLED)
     for start_s, end_s, device_s in ((0.1, 0.3, 0.15), (0.35, 0.5, 9.0)):
         trace.batches.append(
             BatchTimes(arrival_s + start_s, arrival_s + end_s, device_s, 4, "full", False)
         )
-    tracing.end(RequestInfo(b"id-7", token="alice", trace=trace), 200, 6)
+    RequestInfo(b"id-7", token="alice", trace=trace).end_trace(200)
     spans = by_name(exporter.get_finished_spans())
     (root,) = spans["infer"]
     assert milliseconds(spans["queue"], root) == [[0, 100], [300, 350]]
@@ -155,12 +155,13 @@ async def test_requests_over_http_are_traced(http, monkeypatch):
 def test_another_configuration_replaces_the_exporter_and_none_ends_it():
     tracing, exporter = tracing_of(TracingConfig())
     tracing.configure(TracingConfig())
-    tracing.end(RequestInfo(b"a", trace=RequestTrace(time.monotonic(), None)), 200, 1)
+    trace = RequestTrace(tracing, time.monotonic(), 1, None)
+    RequestInfo(b"a", trace=trace).end_trace(200)
     assert len(exporter.get_finished_spans()) == 1
     tracing.configure(None)
     assert not tracing.on
     assert begun(tracing, SAMPLED, 1) == 0
-    tracing.end(RequestInfo(b"b", trace=RequestTrace(time.monotonic(), None)), 200, 1)
+    RequestInfo(b"b", trace=trace).end_trace(200)
     assert len(exporter.get_finished_spans()) == 1
 
 
@@ -189,8 +190,8 @@ def test_the_exporter_reaches_a_collector():
         tracing = Tracing("digits", "1")
         tracing.configure(TracingConfig(sample_percent=100, endpoint=endpoint))
         info = RequestInfo(b"id-7", SAMPLED)
-        info.trace = tracing.begin(info, time.monotonic())
-        tracing.end(info, 503, 1)
+        info.trace = tracing.begin(info, time.monotonic(), 1)
+        info.end_trace(503)
         tracing.close()  # sends what is left
         path, content = received.get(timeout=LIMIT_S)
         server.shutdown()
