@@ -104,7 +104,11 @@ class AccessControl:
             token = self._allowed(authorization, scope)
             bucket = self._buckets.get(token.name)
             if bucket is not None and not bucket.take(now_s):
-                raise _rate_limited(token, bucket.wait_s(now_s))
+                raise RateLimitedError(
+                    f"the token {token.name!r} is limited to {token.requests_per_s:g} requests per "
+                    "second",
+                    retry_after_s=max(1, math.ceil(bucket.wait_s(now_s))),
+                )
         except DENIALS as error:
             self.denied[error.status] += 1
             raise
@@ -153,11 +157,3 @@ class AccessControl:
         assert token.requests_per_s is not None
         burst = token.requests_per_s if token.burst is None else token.burst
         return token.requests_per_s / self._replicas, max(1.0, burst / self._replicas)
-
-
-def _rate_limited(token: TokenConfig, wait_s: float) -> RateLimitedError:
-    assert token.requests_per_s is not None
-    return RateLimitedError(
-        f"the token {token.name!r} is limited to {token.requests_per_s:g} requests per second",
-        retry_after_s=max(1, math.ceil(wait_s)),
-    )

@@ -65,7 +65,7 @@ class Feed:
             "replica": self._replica,
             "models": [
                 {key: value for key, value in report.items() if key not in _LEFT_OUT}
-                | {"has_energy": _has_energy(report)}
+                | {"has_energy": bool((report.get("profile") or {}).get("energy_mj"))}
                 for report in reports
             ],
             "fleet": {**fleet, "decisions": fleet["decisions"][-DECISIONS_SENT:]},
@@ -97,7 +97,3 @@ def _store_socket(report: Report) -> str | None:
     if start.get("store_socket"):
         return str(start["store_socket"])
     return "" if str(start.get("weights") or "").startswith(STORE_PREFIX) else None
-
-
-def _has_energy(report: Report) -> bool:
-    return bool((report.get("profile") or {}).get("energy_mj"))
