@@ -7,6 +7,7 @@ their answers, and errors are JSON.
 
 import asyncio
 import time
+from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -21,7 +22,7 @@ from deployments.haproxy.replica_sockets import peer_of
 from deployments.http.answers import error_answer, to_http
 from deployments.http.app import ARRIVAL, InferenceApp
 from deployments.http.hosted_app import HostedApp
-from deployments.http.request_head import MAX_FIELDS, MAX_HEAD_BYTES
+from deployments.http.request_head import CONTENT_LENGTH, MAX_FIELDS, MAX_HEAD_BYTES
 from deployments.http.service import Service
 
 #: How long a client may read nothing of its answer.
@@ -124,6 +125,10 @@ class LimitedProtocol(HttpToolsProtocol):
             raise self._problem  # the parser stops, and uvicorn calls `send_400_response`
 
     def on_headers_complete(self) -> None:
+        """Start the request, unless the parser would take its body for the next one."""
+        if self.parser.should_upgrade() and _has_body(dict(self.headers)):
+            self._problem = BadRequestError("a request with a body must not ask for an upgrade")
+            raise self._problem
         self._in_head, self._in_body, self._progress = False, True, True
         super().on_headers_complete()
 
@@ -269,6 +274,10 @@ class LimitedProtocol(HttpToolsProtocol):
             if self._read_timer is None and self.transport.get_write_buffer_size():
                 self._wait_for_reader()  # closing waits until all is read
             super().timeout_keep_alive_handler()
+
+
+def _has_body(fields: Mapping[bytes, bytes]) -> bool:
+    return b"transfer-encoding" in fields or fields.get(CONTENT_LENGTH, b"0") != b"0"
 
 
 def _head_too_large() -> HeadTooLargeError:

@@ -135,6 +135,12 @@ async def test_an_offer_of_another_protocol_is_ignored():
     async with serving() as served:
         answers = await exchange(served.port, post(ONE, *offer) * 2, answers=2)
         assert [head[:12] for head, _ in answers] == 2 * [b"HTTP/1.1 200"]
+        # Elsewhere, what the parser takes for the next request is not waited for.
+        ((head, content),) = await exchange(served.port, post(ONE, *offer, path=INFER + "/"))
+        assert head.startswith(b"HTTP/1.1 400")
+        assert b"must not ask for an upgrade" in content
+        get = b"GET /v2 HTTP/1.1\r\nHost: x\r\nConnection: Upgrade\r\nUpgrade: h2c\r\n\r\n"
+        assert (await exchange(served.port, get))[0][0].startswith(b"HTTP/1.1 200")
 
 
 async def test_a_full_replica_refuses_as_over_uvicorn():
