@@ -172,6 +172,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._lingering or self.transport.is_closing():
             return
         cycle = self.cycle
+        if cycle is not None and not cycle.response_started and not self._in_body:
+            cycle.keep_alive = False  # the requests before this one are answered, and no more
+            return
         # A request may have been answered before its end.
         is_before_this = cycle is not None and cycle.response_complete and not self._in_body
         if cycle is None or is_before_this or not cycle.response_started:

@@ -2,6 +2,7 @@ import asyncio
 import contextlib
 import gzip
 import json
+from collections import Counter
 from typing import Any
 
 import numpy as np
@@ -119,6 +120,19 @@ async def test_what_is_not_http_is_answered_400_in_json(service, connect, garbag
         assert (status, list(content)) == (400, ["error"])
         assert await reader.read() == b""
     assert service.answers == {(400, ""): 1}
+
+
+@pytest.mark.parametrize("garbage", [b"hello\r\n\r\n", b"GET / HTTP/1.1\r\nHo"])
+async def test_what_comes_before_garbage_is_answered_and_nothing_else(service, connect, garbage):
+    """The garbage got its answer first, and the request's own was counted, but not sent."""
+    service.receive_timeout_s = 0.1
+    async with connect() as (reader, writer):
+        writer.write(b"GET /v2 HTTP/1.1\r\nHost: x\r\n\r\n" * 2 + garbage)
+        statuses = [(await read_json(reader))[0] for _ in range(2)]
+        rest = await reader.read()
+    assert statuses == [200, 200]
+    told = Counter(dict(service.answers))
+    assert told == {(200, ""): 2} | ({(408, ""): 1} if b" 408 " in rest else {})
 
 
 async def test_a_body_that_is_only_announced_takes_no_room(service, connect):

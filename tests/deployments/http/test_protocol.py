@@ -272,6 +272,7 @@ async def test_pipelined_requests_are_answered_in_order_however_they_are_cut():
             for (head, content), (status, part) in zip(answers, EXPECTED, strict=True):
                 assert head.startswith(b"HTTP/1.1 " + status), places
                 assert part in content, places
+        assert served.service.answers == {(200, ""): 25 * 12, (400, ""): 25 * 4}
 
 
 async def test_without_a_hosted_app_everything_goes_to_asgi():
