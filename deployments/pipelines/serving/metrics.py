@@ -1,5 +1,6 @@
 """The metrics of a pipeline; Prometheus scrapes them, and Ray exports them as well."""
 
+import time
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -29,8 +30,8 @@ class PipelineInstrument(Instrument):
 
 def measured_ms(core: PipelineCore) -> dict[str, float]:
     """Return percentiles of the response time of the latest ten seconds, in ms."""
-    kept = core.response_times
-    recent = [ms for at_s, ms in kept if at_s > kept[-1][0] - _RECENT_S]
+    since_s = time.monotonic() - _RECENT_S
+    recent = [ms for at_s, ms in core.response_times if at_s > since_s]
     if not recent:
         return {}
     values_ms = np.percentile(recent, PERCENTILES).tolist()

@@ -3,6 +3,7 @@
 import asyncio
 import re
 import socket
+import time
 from dataclasses import replace
 from unittest.mock import Mock
 
@@ -111,9 +112,17 @@ async def test_the_pipeline_describes_itself(client, service):
     assert [stage["name"] for stage in content["stages"]] == ["doubler", "again"]
     assert [stage["items"] for stage in content["stages"]] == [2, 2]
     assert content["bottleneck"] == "doubler"
+    assert content["measured_ms"]["50"] > 0
     assert content["scaling"] is None
     assert sum(stage["budget_ms"] for stage in content["stages"]) == pytest.approx(5000)
     assert (await client.head("/sojourn/pipeline")).content == b""
+
+
+async def test_the_percentiles_of_the_last_seconds_end_with_the_load(client, service):
+    """They stayed for ever."""
+    service.pipeline.core.response_times.append((time.monotonic() - 11, 5.0))
+    assert (await client.get("/sojourn/pipeline")).json()["measured_ms"] == {}
+    assert "measured_response_time_seconds{" not in (await client.get("/metrics")).text
 
 
 async def test_a_deadline_and_an_sla_that_cannot_be_met(client, service):
