@@ -9,38 +9,32 @@ import click
 from autoscaler.history.traces import load_trace
 from deployments.config.user_config import SLAConfig
 from loadtests.schedule import Schedule, Step, parse_shape, poisson_schedule, trace_schedule
-from policy.errors import InvalidInputError
+from sojourn.option_types import refuse_options
 
-DEFAULT_RATE_PER_S = 50.0
 DEFAULT_DURATION_S = 30.0
 
 
 def schedule_of(
-    arrival_rate: float | None,
+    context: click.Context,
+    seed: int,
+    *,
+    arrival_rate: float,
     duration_s: float | None,
     shape: str | None,
     trace: Path | None,
     speedup: float,
-    seed: int,
 ) -> Schedule:
-    """Return the schedule for the options, which are None where not given."""
-    if trace is not None and (arrival_rate is not None or shape is not None):
-        raise InvalidInputError("--trace has its own rates; omit --arrival-rate and --shape")
+    """Return the schedule that the options of the command ask for."""
     if trace is not None:
+        why = "--trace has its own rates; omit one"
+        refuse_options(context, {"arrival_rate", "shape"}, why)
         return trace_schedule(load_trace(trace), speedup, seed, duration_s)
-    if speedup != 1.0:
-        raise InvalidInputError("--speedup needs --trace")
+    refuse_options(context, {"speedup"}, "needs --trace")
     if shape is not None:
-        if arrival_rate is not None or duration_s is not None:
-            raise InvalidInputError(
-                "--shape has its own rates and durations; omit --arrival-rate and --duration-s"
-            )
+        why = "--shape has its own rates and durations; omit one"
+        refuse_options(context, {"arrival_rate", "duration_s"}, why)
         return poisson_schedule(parse_shape(shape), seed)
-    step = Step(
-        DEFAULT_DURATION_S if duration_s is None else duration_s,
-        DEFAULT_RATE_PER_S if arrival_rate is None else arrival_rate,
-    )
-    return poisson_schedule([step], seed)
+    return poisson_schedule([Step(duration_s or DEFAULT_DURATION_S, arrival_rate)], seed)
 
 
 def settings_in_words(

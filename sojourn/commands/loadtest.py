@@ -50,7 +50,9 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 @click.option(
     "--arrival-rate",
     type=option_types.above_0,
-    help="Poisson arrivals, requests per second.  [default: 50]",
+    default=50.0,
+    show_default=True,
+    help="Poisson arrivals, requests per second.",
 )
 @click.option(
     "--duration-s",
@@ -142,13 +144,9 @@ OUTPUT_FILES = ("report.html", "report.json", "seconds.csv")
 @click.pass_context
 def command(
     context: click.Context,
+    /,
     url: str,
     model: str | None,
-    arrival_rate: float | None,
-    duration_s: float | None,
-    shape: str | None,
-    trace: Path | None,
-    speedup: float,
     threshold: ServiceLevelObjective | None,
     min_right: float | None,
     max_refused: float | None,
@@ -162,6 +160,7 @@ def command(
     seed: int,
     out: Path | None,
     as_json: bool,
+    **load: Any,
 ) -> None:
     """Send Locust load to a running service and check every answer.
 
@@ -182,7 +181,7 @@ def command(
         return
     if record:
         raise InvalidInputError("--record needs --make-cases")
-    schedule = schedule_of(arrival_rate, duration_s, shape, trace, speedup, seed)
+    schedule = schedule_of(context, seed, **load)
     sla = None if threshold is None else SLAConfig(**asdict(threshold))
     thresholds = Thresholds(sla, min_right, max_refused)
     metadata = model_metadata(url, model, token)
