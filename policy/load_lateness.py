@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from policy.errors import InvalidInputError
-from policy.values import check_above_0, check_at_least
+from policy.values import check_above_0
 
 FloatArray = NDArray[np.float64]
 
@@ -38,9 +38,6 @@ class LoadLatenessCurve:
     late_shares : tuple of float
         Fraction of the requests that are refused or late at each of `MULTIPLES` of that rate;
         non-decreasing.
-    batch_size_limit : int or None
-        Largest batch that the replica starts at that rate. No other limit raises the rate by more
-        than 1%, or 2.5% with batches that leave requests behind. None: not known.
     overload_levels : tuple of float
         Fraction of the requests that are answered in time at each of `OVERLOADS` times that rate,
         by a replica that refuses what it cannot answer in time; non-increasing. Empty: it refuses
@@ -55,7 +52,6 @@ class LoadLatenessCurve:
 
     sla_rate_per_s: float
     late_shares: tuple[float, ...]
-    batch_size_limit: int | None = None
     overload_levels: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
@@ -74,8 +70,6 @@ class LoadLatenessCurve:
             )
         if list(levels) != sorted(levels, reverse=True):
             raise InvalidInputError(f"overload_levels: must not rise with the rate: {levels}")
-        if self.batch_size_limit is not None:
-            check_at_least(1, "batch_size_limit", self.batch_size_limit)
 
     @cached_property
     def _log_shares(self) -> FloatArray:

@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -30,7 +30,6 @@ from deployments.serving.batched_service import BatchedService
 from deployments.serving.model_device import ModelDevice
 from deployments.serving.request_counts import RequestCounts
 from deployments.serving.service_start import ServiceStart
-from deployments.serving.warm_up import WarmUp
 from policy.errors import InvalidInputError
 from policy.profile import Profile
 from policy.returns import MIN_WAIT_S, earliest_return_s, next_wait_s
@@ -59,7 +58,7 @@ class InferenceService(BatchedService):
         *,
         device: str = "cpu",
         cpus: float = 1.0,
-        warm: WarmUp | None = None,
+        not_run: Collection[int] = (),
         journals: Path | None = None,
         start: ServiceStart | None = None,
         energy_meter: EnergyMeter | None = None,
@@ -71,7 +70,7 @@ class InferenceService(BatchedService):
             profile.cpus,
             cpus,
             computes_here=device == "cpu" and not model.waits,
-            not_run=warm.not_run if warm else (),
+            not_run=not_run,
         )
         self.signature = Signature(model.inputs, model.outputs, max_rows=1)
         self.max_body_bytes = 0

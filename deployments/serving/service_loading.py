@@ -67,7 +67,7 @@ def load_service(
             f"max_batch_size {config.max_batch_size}"
         )
     with start.timings.phase("warm_up"), start.weights.computing(device):
-        warm = warm_up(model, profile.latency_ms.tolist(), config.expert.warm_up_s)
+        not_run = warm_up(model, profile.latency_ms.tolist(), config.expert.warm_up_s)
         load_evaluation()
     service = InferenceService(
         config,
@@ -75,7 +75,7 @@ def load_service(
         profile,
         device=device,
         cpus=cpus,
-        warm=warm,
+        not_run=not_run,
         journals=journals,
         start=start,
         energy_meter=meter,

@@ -7,7 +7,6 @@ longer than any batch should, so it must not look like a device that hangs.
 import logging
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from deployments.models.base import Model
 from deployments.models.outputs import check_forward
@@ -19,25 +18,17 @@ logger = logging.getLogger("sojourn.service")
 COMPILE_FACTOR, COMPILE_S = 3.0, 0.05
 
 
-@dataclass(frozen=True)
-class WarmUp:
-    """Whether a model compiles for each batch size, and the sizes that have not run yet."""
-
-    compiles: bool = False
-    not_run: frozenset[int] = frozenset()
-
-
 def warm_up(
     model: Model,
     latency_ms: Sequence[float],
     budget_s: float,
     clock: Callable[[], float] = time.monotonic,
-) -> WarmUp:
+) -> frozenset[int]:
     """Run a model's examples and check the outputs, at all batch sizes if it compiles for each.
 
     Powers of two and the largest size are run first. If one takes much longer than the profile
     says, and the next time does not, the model compiles for each size. Only then the other sizes
-    are run as well, while `budget_s` lasts.
+    are run as well, while `budget_s` lasts. Returns the sizes that remain to be compiled for.
 
     Raises
     ------
@@ -61,14 +52,14 @@ def warm_up(
         if number and not compiles and _is_compile(first_s, 1e-3 * latency_ms[size - 1]):
             compiles = _is_compile(first_s, _run(model, size, clock))
     if not compiles:
-        return WarmUp()
+        return frozenset()
     logger.warning(
         "the model compiles for each batch size: %d of %d sizes were run in %.0f s",
         len(to_run) - len(not_run),
         len(to_run),
         clock() - started_s,
     )
-    return WarmUp(True, frozenset(not_run))
+    return frozenset(not_run)
 
 
 def _sizes_in_order(largest: int) -> Sequence[int]:

@@ -28,7 +28,7 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.profile import LEAST_RATE_PER_S, MAX_LOAD, TOO_CLOSE, Profile
 from policy.response_time.control_limit_chain import ControlLimitChain, ControlLimitQueue
 from policy.response_time.control_limit_response import ControlLimitResponse
-from policy.response_time.sample import Overload, Sample
+from policy.response_time.sample import Sample
 from policy.values import check_above_0
 
 FloatArray = NDArray[np.float64]
@@ -61,10 +61,10 @@ class Evaluation:
     batch_size_probabilities: FloatArray
     full_probability: float
     device_busy_fraction: float
-    _found: ControlLimitChain | Sample | Overload
+    _found: ControlLimitChain | Sample
 
     @cached_property
-    def response_times(self) -> ControlLimitResponse | Sample | Overload:
+    def response_times(self) -> ControlLimitResponse | Sample:
         """The distribution; where it is exact, computed on first use, which takes most of it."""
         if isinstance(self._found, ControlLimitChain):
             return ControlLimitResponse(self._found)
@@ -109,26 +109,6 @@ class Evaluation:
         if isinstance(distribution, Sample):
             return distribution.standard_error_ms(percentile / 100)
         return 0.0
-
-
-def overloaded(
-    profile: Profile, batching_policy: BatchingPolicy, arrival_rate_per_s: float
-) -> Evaluation:
-    """Return the evaluation of a policy that cannot keep up: no request is ever in time.
-
-    A search that compares policies takes it for a bad one: it costs more than any that keeps up.
-    """
-    power_w = None
-    if profile.energy_mj is not None:
-        power_w = 2 * float(np.max(profile.energy_mj / profile.latency_ms))
-    return Evaluation(
-        arrival_rate_per_s=float(arrival_rate_per_s),
-        mean_power_w=power_w,
-        batch_size_probabilities=np.zeros(batching_policy.max_batch_size + 1),
-        full_probability=0.0,
-        device_busy_fraction=2.0,
-        _found=Overload(),
-    )
 
 
 def evaluate(

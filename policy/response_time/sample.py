@@ -60,22 +60,6 @@ _CHANCE_TO_MEET = 1e-5
 _EVERY_POINT = 80
 
 
-class Overload:
-    """The result where event loop and device do not keep up: no request is ever answered."""
-
-    served_per_start = 1.0
-    mean_ms = np.inf
-
-    def cdf(self, times_ms: FloatArray) -> FloatArray:
-        return np.zeros(times_ms.shape)
-
-    def quantile(self, probability: float) -> float:
-        return np.inf
-
-    def standard_error_ms(self, probability: float) -> float:
-        return 0.0
-
-
 class Sample:
     """A batching policy on a sample of arrivals.
 

@@ -5,6 +5,7 @@ last request of a lull waits until enough others come, so the max wait matters a
 `policy.solvers.wait_search` settles a control limit of a sizing; this module chooses among them.
 """
 
+import math
 from collections.abc import Iterator
 
 from policy.batching_policy import BatchingPolicy
@@ -215,7 +216,10 @@ class _Search:
             yield from ((waits, limit, wait) for waits, limit in limits if waits.sizing.takes_all)
 
     def _level(self, candidate: Candidate) -> float:
-        return candidate.evaluation.service_level(self._objective.response_time_ms)
+        evaluation = candidate.evaluation
+        return evaluation.service_level(self._objective.response_time_ms) if evaluation else 0.0
 
     def _percentile_ms(self, candidate: Candidate) -> float:
-        return candidate.evaluation.response_percentile_ms(self._objective.percentile)
+        evaluation = candidate.evaluation
+        percentile = self._objective.percentile
+        return evaluation.response_percentile_ms(percentile) if evaluation else math.inf

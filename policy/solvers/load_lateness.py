@@ -134,9 +134,7 @@ def solve_load_lateness_curve(
         overloads_per_s = [multiple * rate_per_s for multiple in LoadLatenessCurve.OVERLOADS]
         in_time = [best.level_if_refused_by_time(one, admit_within_ms) for one in overloads_per_s]
         levels = np.minimum.accumulate(np.round(in_time, 10)).tolist()
-    return LoadLatenessCurve(
-        rate_per_s, tuple(rising.tolist()), best.sizing.max_batch_size, tuple(levels)
-    )
+    return LoadLatenessCurve(rate_per_s, tuple(rising.tolist()), tuple(levels))
 
 
 def _rounded_up(time_ms: float) -> float:

@@ -81,7 +81,7 @@ class Solution:
     @cached_property
     def meets_sla(self) -> bool:
         """Whether the objective's percentile holds."""
-        return meets_sla(self.search_evaluation, self._service_level_objective)
+        return meets_sla(self._search_evaluation, self._service_level_objective)
 
     @property
     def _service_level_objective(self) -> ServiceLevelObjective:
@@ -90,7 +90,8 @@ class Solution:
         return self.objective
 
 
-def meets_sla(evaluation: Evaluation, objective: ServiceLevelObjective) -> bool:
-    """Return whether a policy's percentile holds, whatever the rounding."""
-    level = evaluation.service_level(objective.response_time_ms)
-    return level >= objective.least_level
+def meets_sla(evaluation: Evaluation | None, objective: ServiceLevelObjective) -> bool:
+    """Return whether a policy keeps up and its percentile holds, whatever the rounding."""
+    if evaluation is None:
+        return False
+    return evaluation.service_level(objective.response_time_ms) >= objective.least_level

@@ -19,7 +19,7 @@ from policy.batching_policy import BatchingPolicy
 from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
-from policy.response_time.evaluation import Evaluation, evaluate, overloaded
+from policy.response_time.evaluation import Evaluation, evaluate
 from policy.solvers.batch_sizes import BatchSizing
 
 _RESOLUTION = 1 / 256
@@ -32,10 +32,13 @@ _ROUNDING = 1e-10
 
 @dataclass(frozen=True, eq=False)
 class Candidate:
-    """A policy, its evaluation, and its cost as `WaitSearch.cost` has it."""
+    """A policy, its evaluation, and its cost as `WaitSearch.cost` has it.
+
+    The evaluation is None if event loop and device do not keep up.
+    """
 
     policy: BatchingPolicy
-    evaluation: Evaluation
+    evaluation: Evaluation | None
     cost: float
 
 
@@ -59,7 +62,7 @@ class WaitSearch:
         self._response_time_ms = objective.response_time_ms
         # Beyond twice the response time, few timers would ever run off.
         self._max_wait_ms = 2 * objective.response_time_ms
-        self._evaluations: dict[tuple[int, float | None], Evaluation] = {}
+        self._evaluations: dict[tuple[int, float | None], Evaluation | None] = {}
         self._simple_evaluations: dict[tuple[int, float | None], Evaluation] = {}
         self._lateness_ratios: dict[tuple[int, float | None], float] = {}
 
@@ -80,7 +83,7 @@ class WaitSearch:
             self.cost(control_limit, max_wait_ms),
         )
 
-    def _evaluate(self, control_limit: int, max_wait_ms: float | None) -> Evaluation:
+    def _evaluate(self, control_limit: int, max_wait_ms: float | None) -> Evaluation | None:
         key = (control_limit, max_wait_ms)
         if key not in self._evaluations:
             arguments = self._profile, self.sizing.policy(*key), self._arrival_rate_per_s
@@ -91,7 +94,7 @@ class WaitSearch:
                     raise
                 # The event loop has too small batches, or batch times vary so close to the
                 # capacity.
-                self._evaluations[key] = overloaded(*arguments)
+                self._evaluations[key] = None
         return self._evaluations[key]
 
     def _evaluate_simply(self, control_limit: int, max_wait_ms: float | None) -> Evaluation:
@@ -99,9 +102,9 @@ class WaitSearch:
 
         Batches have nearly the same sizes then, and so nearly the same cost, ten times as fast.
         """
-        if self._simple_profile is self._profile:
-            return self._evaluate(control_limit, max_wait_ms)
         key = (control_limit, max_wait_ms)
+        if self._simple_profile is self._profile and (found := self._evaluate(*key)):
+            return found
         if key not in self._simple_evaluations:
             self._simple_evaluations[key] = evaluate(
                 self._simple_profile, self.sizing.policy(*key), self._arrival_rate_per_s
@@ -130,7 +133,8 @@ class WaitSearch:
             if simply > _SURELY * allowed:
                 return simply / allowed
         evaluation = self._evaluate(control_limit, max_wait_ms)
-        return (1 - evaluation.service_level(self._response_time_ms)) / allowed
+        level = 0.0 if evaluation is None else evaluation.service_level(self._response_time_ms)
+        return (1 - level) / allowed
 
     def longest_wait(
         self, control_limit: int, near: float | None, cheaper_than: float = math.inf

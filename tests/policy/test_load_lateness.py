@@ -82,21 +82,20 @@ def test_replicas_needed_is_the_least_number_that_meets_the_sla(demand):
 
 
 @pytest.mark.parametrize(
-    ("profile", "response_time_ms", "rate_per_s", "limit", "rate_of_best_size_per_s"),
+    ("profile", "response_time_ms", "rate_per_s", "rate_of_best_size_per_s"),
     [
         # The best size is 8, but two batches of 8 take 3.9 ms.
-        (TWO_STEPS, 2.9, 2661, 4, 1506),
-        (PADDED, 12.0, 3632, 16, 2507),
-        (PADDED, 16.0, 4090, 32, 4090),
+        (TWO_STEPS, 2.9, 2661, 1506),
+        (PADDED, 12.0, 3632, 2507),
+        (PADDED, 16.0, 4090, 4090),
     ],
 )
 def test_where_the_batch_time_has_steps_a_smaller_limit_can_take_more(
-    profile, response_time_ms, rate_per_s, limit, rate_of_best_size_per_s
+    profile, response_time_ms, rate_per_s, rate_of_best_size_per_s
 ):
     """The rates by limit were found by bisection on `evaluate` apart from the curve."""
     curve = solve_load_lateness_curve(profile, ServiceLevelObjective(response_time_ms, 99.0), 64)
     assert curve.sla_rate_per_s == pytest.approx(rate_per_s, rel=2e-3)
-    assert curve.batch_size_limit == limit
     best = work_conserving(profile)
     rate = rate_of_best_size_per_s
     assert level(profile, best, 0.998 * rate, response_time_ms, 64) >= 0.99
@@ -111,7 +110,6 @@ def test_leaving_requests_behind_can_take_more():
     error of 0.009%.
     """
     curve = solve_load_lateness_curve(PADDED, ServiceLevelObjective(8.0, 99.0), 64)
-    assert curve.batch_size_limit == 16
     assert curve.sla_rate_per_s == pytest.approx(2865, rel=2e-3)
     assert curve.service_level(2865) == pytest.approx(0.99015, abs=1e-3)
 
@@ -212,7 +210,6 @@ def test_an_sla_out_of_reach_is_told_what_is_in_reach_of_the_client(percentile, 
         ({"sla_rate_per_s": np.inf}, "sla_rate_per_s"),
         ({"late_shares": (0.1,)}, "late_shares"),
         ({"late_shares": 15 * (0.2,) + (0.1,)}, "late_shares"),
-        ({"batch_size_limit": 0}, "batch_size_limit"),
         ({"overload_levels": LEVELS[::-1]}, "overload_levels"),
     ],
 )

@@ -105,9 +105,7 @@ def test_replicas_report_as_live_ones_do():
         assert report.objective == OBJECTIVE
         assert (report.full_batch_size, report.full_batch_ms) == (32, GOOGLENET_P4.latency_ms[-1])
         assert report.settings == settings
-        # Reports leave out the limit on the batch size: no fleet is sized by it.
-        curve = dataclasses.replace(given.load_lateness_curve, batch_size_limit=None)
-        assert report.curve == curve
+        assert report.curve == given.load_lateness_curve
         assert report.time_s == 5.0
 
 

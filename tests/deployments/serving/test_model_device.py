@@ -12,7 +12,6 @@ from deployments.http.signature import RequestedOutput
 from deployments.models.emulated import Emulated
 from deployments.serving.model_device import COMPILING_AFTER_S
 from deployments.serving.service import InferenceService
-from deployments.serving.warm_up import WarmUp
 from policy.profile import Profile
 from tests.support.models.doubles_service import Doubles
 from tests.support.models.emulated_service import (
@@ -58,8 +57,7 @@ async def test_what_counts_as_a_hang_is_configured_and_a_first_compile_is_none(
         name="m", import_path="emulated", max_batch_size=4, expert={"hang_after_s": hang_after_s}
     )
     slow = Profile("m", "d", np.full(4, 200.0))
-    warm = WarmUp(compiles=True, not_run=frozenset(sizes))
-    service = InferenceService(config, Emulated(slow.to_dict()), slow, warm=warm)
+    service = InferenceService(config, Emulated(slow.to_dict()), slow, not_run=sizes)
     try:
         await service.configure(parse_user_config({"limits": {"late": "serve"}}))
         asking = asyncio.create_task(infer(service))
