@@ -63,9 +63,15 @@ def test_names_the_problem_of_raw_strings(raw, size, problem):
         codec_of(STRINGS).from_binary(memoryview(raw), 0, size, [1, 2])
 
 
-@given(raw=st.binary(max_size=40), rows=st.integers(1, 3))
-def test_raw_strings_are_read_in_full_or_rejected(raw, rows):
-    codec = codec_of(STRINGS)
+@given(
+    raw=st.lists(st.binary(max_size=2), min_size=1, max_size=4).map(
+        lambda strings: b"".join(len(one).to_bytes(4, "little") + one for one in strings)
+    ),
+    more=st.sampled_from([b"", b"", b"\0"]),
+    rows=st.integers(1, 2),
+)
+def test_raw_strings_are_read_in_full_or_rejected(raw, more, rows):
+    codec, raw = codec_of(STRINGS), raw + more
     try:
         read = codec.from_binary(memoryview(raw), 0, len(raw), [rows, 2])
     except BadRequestError:
