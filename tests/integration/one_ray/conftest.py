@@ -5,7 +5,7 @@ import os
 import pytest
 
 from sojourn.cli import main
-from tests.support.processes.fragile_service import fragile_document
+from tests.support.processes.fragile_replica import fragile_document
 from tests.support.processes.services import ROOT, serving
 
 

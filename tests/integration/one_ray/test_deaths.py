@@ -9,8 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from tests.support.processes.fragile_replica import POISON, SHAPE
-from tests.support.processes.fragile_service import fragile_document
+from tests.support.processes.fragile_replica import POISON, SHAPE, fragile_document
 from tests.support.processes.services import Running, get
 from tests.support.waiting import LIMIT_S, wait_for
 

@@ -1,4 +1,4 @@
-"""Models whose process some images kill."""
+"""Models whose process some images kill, and their service on a real Ray."""
 
 import os
 import signal
@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from deployments.models.base import Model, TensorSpec
+from tests.support.processes.services import load_document
 
 #: The first value of an image that ends the process.
 POISON = 666.0
@@ -45,3 +46,22 @@ class SlowFragile(Fragile):
     def forward(self, batch: Mapping[str, NDArray[Any]]) -> Mapping[str, NDArray[Any]]:
         time.sleep(0.05)
         return super().forward(batch)
+
+
+def fragile_document(model: str, replicas: int, **limits: object) -> dict[str, Any]:
+    """Return the config of one of these models, in an application of its name."""
+    content = load_document("digits.yaml")
+    application = content["applications"][0]
+    application["name"] = model
+    application["args"]["model"] |= {
+        "name": "fragile",
+        "import_path": f"tests.support.processes.fragile_replica:{model}",
+        "max_batch_size": 4,
+    }
+    (deployment,) = application["deployments"]
+    del deployment["autoscaling_config"]
+    deployment["num_replicas"] = replicas
+    deployment["ray_actor_options"] = {"num_cpus": 0.2}
+    deployment["user_config"]["sla"]["response_time_ms"] = 10_000
+    deployment["user_config"]["limits"] = limits
+    return content
