@@ -9,6 +9,7 @@ import json
 import os
 import socket
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -89,21 +90,14 @@ def receive(
     for level, kind, content in control:
         if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
             descriptors.frombytes(content[: len(content) - len(content) % descriptors.itemsize])
-    try:
-        if flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
-            raise StoreError("a message was cut off")
-        if not data:
-            return None
-        message = json.loads(data)
-        if not isinstance(message, dict):
-            raise StoreError("a message must be an object")
-    except (ValueError, RecursionError, StoreError) as error:
-        for descriptor in descriptors:
-            os.close(descriptor)
-        if isinstance(error, StoreError):
-            raise
-        raise StoreError(f"a message is not JSON: {error}") from error
-    return message, list(descriptors)
+    if data and not flags & (socket.MSG_TRUNC | socket.MSG_CTRUNC):
+        with suppress(ValueError, RecursionError):
+            return json.loads(data), list(descriptors)
+    for descriptor in descriptors:
+        os.close(descriptor)
+    if not data:
+        return None
+    raise StoreError("a message is cut off, or is not JSON")
 
 
 def failure(error: SojournError) -> dict[str, Any]:

@@ -78,6 +78,9 @@ def test_nonsense_is_answered_with_an_error_and_harms_nobody(store):
             socket.send_fds(connection, [data], [0, 0, 0])
             message, _ = wire.receive(connection)
             assert "error" in message, data
+    with wire.connect(store) as connection:
+        socket.send_fds(connection, [b""], [0, 0, 0])
+        assert wire.receive(connection) is None
     wait_until(lambda: len(os.listdir("/proc/self/fd")) <= before)
     assert right(load(store))
 
