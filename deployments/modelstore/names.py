@@ -32,7 +32,7 @@ class ModelName:
 
     def __post_init__(self) -> None:
         for part in (self.framework, self.name, self.version):
-            if not isinstance(part, str) or not _PART.fullmatch(part):
+            if not _PART.fullmatch(part):
                 raise InvalidInputError(
                     f"model name: {part!r} must be 1 to 128 letters, digits, '.', '_' or '-', and "
                     "start with a letter or digit"

@@ -5,6 +5,7 @@ last process has unmapped and closed it. Clients map it read-only if the driver 
 """
 
 import ctypes
+import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from ctypes import c_char, c_int, c_size_t, c_ulonglong, c_void_p
@@ -147,33 +148,26 @@ class _Region:
     """Memory of another process that this one is attached to."""
 
     def __init__(self, gpu: _Gpu, pointer: int, size_bytes: int) -> None:
-        self._gpu, self._size_bytes = gpu, size_bytes
+        self._gpu, self._pointer = gpu, pointer
         self.hold: object = None
-        self._pointer: int | None = pointer
-
-    def __del__(self) -> None:
-        with suppress(DeviceError):  # at exit, the process may have left the driver already
-            self.close()
+        self.close = weakref.finalize(self, _detach, gpu, pointer, size_bytes)
+        self.close.atexit = False  # the process may have left the driver already
 
     def read(self, offset: int, size_bytes: int) -> bytes:
-        assert self._pointer is not None
         content = ctypes.create_string_buffer(size_bytes)
         with self._gpu.current():
             self._gpu.api.call("cuMemcpyDtoH_v2", content, self._pointer + offset, size_bytes)
         return content.raw
 
     def array(self, offset: int, size_bytes: int) -> Any:
-        assert self._pointer is not None
         return _Array(self, self._pointer + offset, size_bytes)
 
-    def close(self) -> None:
-        pointer, self._pointer = self._pointer, None
-        if pointer is None:
-            return
-        with self._gpu.current():
-            # Running kernels may still read it.
-            self._gpu.api.call("cuCtxSynchronize")
-            self._gpu.unmap(pointer, self._size_bytes)
+
+def _detach(gpu: _Gpu, pointer: int, size_bytes: int) -> None:
+    with suppress(DeviceError), gpu.current():
+        # Running kernels may still read it.
+        gpu.api.call("cuCtxSynchronize")
+        gpu.unmap(pointer, size_bytes)
 
 
 class CudaClient:

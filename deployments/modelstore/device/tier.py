@@ -36,7 +36,6 @@ class DeviceTier:
         self._connection: socket.socket | None = None
         self.fault: str | None = None
         self.name: str | None = None
-        self.holder_starts = 0
 
     def start(self) -> None:
         """Start the first holder; set `fault` if it cannot use the device."""
@@ -50,7 +49,6 @@ class DeviceTier:
             "name": self.name,
             "fault": self.fault,
             "holder_pid": None if self._process is None else self._process.pid,
-            "holder_starts": self.holder_starts,
         }
 
     def fill(self, blob: Blob, descriptor: int) -> None:
@@ -110,7 +108,6 @@ class DeviceTier:
             near.close()
             self._connection = None
             raise
-        self.holder_starts += 1
 
     def _ask_fill(self, blob: Blob, descriptor: int) -> Export:
         if self._process is None or self._process.poll() is not None:
