@@ -5,9 +5,10 @@ import hashlib
 import os
 import re
 import stat
+import threading
 import time
 from collections.abc import Iterator
-from weakref import WeakValueDictionary
+from weakref import WeakKeyDictionary
 
 from deployments.modelstore.errors import StoreError, UnknownModelError, UntrustedFileError
 from deployments.modelstore.files.remote import Remote, resolve
@@ -65,7 +66,9 @@ class SharedFiles:
 
     def __init__(self, remote: Remote | None) -> None:
         self._remote = remote
-        self._files: WeakValueDictionary[ModelName, ClientFile] = WeakValueDictionary()
+        # Clients may share the same content, and die before it is read.
+        self._files: WeakKeyDictionary[ClientFile, ModelName] = WeakKeyDictionary()
+        self._lock = threading.Lock()
         self._blobs: dict[Identity, Blob] = {}
 
     def known(self, file: ClientFile) -> Blob | None:
@@ -80,14 +83,16 @@ class SharedFiles:
         """Offer a file's bytes as long as `file` is referred to; return its name and content."""
         label = re.sub(r"[^A-Za-z0-9._-]", "_", label).lstrip("._-")[:100] or "file"
         name = ModelName(FILES, label, blob.sha256[:16])
-        self._files[name] = file
+        with self._lock:
+            self._files[file] = name
         return name, Manifest(((label, blob),))
 
     def resolve(self, name: ModelName) -> Manifest:
         return resolve(self._remote_of(name), name)
 
     def read(self, name: ModelName, file: str, offset: int) -> Iterator[bytes]:
-        shared = self._files.get(name)
+        with self._lock:
+            shared = next((each for each, known in self._files.items() if known == name), None)
         if shared is not None:
             return shared.parts(offset)
         return self._remote_of(name).read(name, file, offset)
