@@ -10,7 +10,7 @@ import time
 from collections.abc import Mapping
 from typing import Any, ClassVar, cast
 
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 
 from deployments.errors import (
     BadRequestError,
@@ -46,6 +46,8 @@ class LimitedProtocol(HttpToolsProtocol):
         self._app: InferenceApp | None = None
         self._haproxy: str | None = None
 
+        #: The request that the app answers; those that came after it wait.
+        self._answering: RequestResponseCycle | None = None
         # The parser: where it is in a message, and what it was fed since its last callback.
         self._in_head = self._in_body = self._progress = False
         self._unparsed_bytes = self._head_bytes = self._fields = 0
@@ -70,8 +72,9 @@ class LimitedProtocol(HttpToolsProtocol):
                 self._haproxy = peer
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the timers."""
+        """Stop the timers, and the app."""
         super().connection_lost(exc)
+        self._disconnect()
         self._unset_keepalive_if_required()
         if self._haproxy is not None and self._app is not None:
             self._app.haproxies.left(self._haproxy)
@@ -171,10 +174,14 @@ class LimitedProtocol(HttpToolsProtocol):
         self._receiving_since_s = None
         if self._lingering or self.transport.is_closing():
             return
-        cycle = self.cycle
-        if cycle is not None and not cycle.response_started and not self._in_body:
-            cycle.keep_alive = False  # the requests before this one are answered, and no more
+        before = None if self._in_body else self.cycle
+        if self._in_body and self.pipeline:  # it waits until those before it are answered
+            self.pipeline.popleft()
+            before = self.pipeline[0][0] if self.pipeline else self._answering
+        if before is not None and not before.response_started:
+            before.keep_alive = False  # the requests before this one are answered, and no more
             return
+        cycle = self._answering
         # A request may have been answered before its end.
         is_before_this = cycle is not None and cycle.response_complete and not self._in_body
         if cycle is None or is_before_this or not cycle.response_started:
@@ -183,14 +190,23 @@ class LimitedProtocol(HttpToolsProtocol):
             end = (b"connection", b"close")
             headers = [*self.server_state.default_headers, end]
             self.transport.write(b"".join(to_http(error_answer(error), headers)))
-        if cycle is not None and not cycle.response_complete:
-            cycle.disconnected = True  # for the app, the client has left
-            cycle.message_event.set()
+        self._disconnect()
         self.transport.write_eof()
         self._lingering = True
         if self._receive_timer is not None:
             self._receive_timer.cancel()
         self._receive_timer = self.loop.call_later(LINGER_S, self._check_receiving)
+
+    def _disconnect(self) -> None:
+        """Tell the app that the client has left; uvicorn tells it of the last request only."""
+        cycle = self._answering
+        if cycle is not None and not cycle.response_complete:
+            cycle.disconnected = True
+            cycle.message_event.set()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        self._answering = cycle
+        super()._start_asgi_task(cycle, app)
 
     # Timers: for a request to arrive, for answers to be read, and for the next request
 

@@ -207,6 +207,23 @@ def test_requests_in_time_are_answered_however_long_the_connection_lasts():
     run_connected(test, full=False)
 
 
+@pytest.mark.parametrize("requests", [1, 2])
+def test_a_body_that_is_no_http_takes_no_answer_from_those_before_it(requests):
+    """They are being answered when it comes, or wait for that."""
+    head, _, _ = WAYS["chunked"].partition(b"\r\n\r\n")
+
+    async def test(protocol, transport):
+        before = padded(0, "Expect: nothing") * requests
+        protocol.data_received(before + head + b"\r\n\r\nzz\r\n")
+        await asyncio.sleep((requests + 1) * ANSWERS_AFTER_S)
+        answers = b"".join(data for _, data in transport.written)
+        assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b"HTTP/1.1 ") == requests
+        assert transport.closed_s is not None
+        assert protocol.hosted.app.service.answers == {(200, ""): requests}
+
+    run_connected(test, full=False)
+
+
 @connected
 async def test_a_refusal_says_when_clients_may_return(protocol, transport):
     protocol.data_received(GOOD)

@@ -135,6 +135,16 @@ async def test_what_comes_before_garbage_is_answered_and_nothing_else(service, c
     assert told == {(200, ""): 2} | ({(408, ""): 1} if b" 408 " in rest else {})
 
 
+async def test_a_stream_ends_with_its_client_also_if_requests_wait_behind_it(connect):
+    """It went on for ever: sixteen of them closed the console, and the server could not stop."""
+    console = InferenceProtocol.hosted.app.console
+    async with connect() as (reader, writer):
+        writer.write(b"GET /sojourn/events HTTP/1.1\r\nHost: x\r\n\r\n" + GOOD)
+        await reader.readuntil(b"data: ")
+        assert console.streams == 1
+    await until(lambda: console.streams == 0)
+
+
 async def test_a_body_that_is_only_announced_takes_no_room(service, connect):
     """16 clients that announced 4 MB, and sent a byte, had all others refused for 30 s."""
     service.bodies.limit_bytes = 600_000
