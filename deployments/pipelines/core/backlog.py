@@ -1,4 +1,4 @@
-"""The work ahead of a new request at each stage, and its expected wait.
+"""The expected wait of a new request, from the work ahead of it at each stage.
 
 How many items continue to later stages follows from the latest choices of switches and numbers of
 elements.
@@ -55,9 +55,9 @@ class Backlog:
         }
 
     def measure(self) -> tuple[float, list[float]]:
-        """Return the expected wait of a new request, and each stage's work ahead, in ms.
+        """Return the expected wait of a new request, altogether and at each stage, in ms.
 
-        The wait is the maximum over stages in sequence and over parallel branches, and the mean
+        The former is the maximum over stages in sequence and over parallel branches, and the mean
         over the branches of a switch.
         """
         stages_ms = [0.0] * len(self._stages)
@@ -75,9 +75,10 @@ class Backlog:
             if isinstance(node.step, Stage):
                 stage = self._stages[node.stage]
                 ahead += stage.waiting + stage.in_service
-                own_ms = stages_ms[node.stage] = ahead * stage.item_ms / (stage.workers or 1)
+                own_ms = ahead * stage.item_ms / (stage.workers or 1)
                 if stage.waiting or stage.in_service:  # some of it ends before a new item comes
                     own_ms -= max(0.0, self.usual_ms - stage.usual_ms - stage.rest_ms)
+                stages_ms[node.stage] = own_ms
             else:
                 chooses = isinstance(node.step, Switch)
                 own_ms = left = 0.0

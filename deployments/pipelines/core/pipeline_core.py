@@ -122,14 +122,14 @@ class PipelineCore:
         return self.backlog.usual_ms + self.backlog.measure()[0]
 
     def bottleneck(self) -> StageCore:
-        """Return the stage with the most work ahead; if there is none, the slowest."""
-        _, backlog_ms = self.backlog.measure()
-        if not any(backlog_ms):
-            backlog_ms = [
+        """Return the stage where a new request would wait longest; if nowhere, the slowest."""
+        _, waits_ms = self.backlog.measure()
+        if max(waits_ms) <= 0:
+            waits_ms = [
                 stage.item_ms * (stage.items / max(1, self.admitted)) / (stage.workers or 1)
                 for stage in self.stages
             ]
-        return self.stages[backlog_ms.index(max(backlog_ms))]
+        return self.stages[waits_ms.index(max(waits_ms))]
 
     def next_batches(self, now_s: float) -> list[tuple[int, StageBatch]]:
         started: list[tuple[int, StageBatch]] = []

@@ -184,7 +184,18 @@ def test_one_slow_batch_does_not_refuse_all_requests_for_ever():
     assert flow.result == 6
 
 
-def test_the_bottleneck_is_the_stage_with_the_most_work():
+def test_a_refused_request_counts_for_the_stage_that_it_would_have_waited_for():
+    """Twelve ms of work were ahead of it at the last stage, but ten of them while it was before."""
+    machine = Machine([Stage(double), Stage(shift)], {"double": 10, "shift": 6})
+    machine.submit(1)
+    machine.submit(2)
+    machine.run(until_s=0.011)
+    with pytest.raises(BusyError, match="stage 'double' is too busy"):
+        machine.submit(3, deadline_s=machine.now_s + 0.02)
+    assert [stage.missed for stage in machine.core.stages] == [1, 0]
+
+
+def test_the_bottleneck_of_an_idle_pipeline_is_the_slowest_stage():
     steps = [Stage(range, "expand"), Each(Stage(shift)), Stage(sum)]
     machine = Machine(steps, {"expand": 5, "shift": 1, "sum": 2})
     machine.submit(10)
