@@ -196,6 +196,7 @@ class Ensemble:
 
     @property
     def expected_shares(self) -> Mapping[Any, float]:
+        """The share of the items that takes each branch: all of them."""
         return dict.fromkeys(self.parts, 1.0)
 
 
