@@ -24,7 +24,7 @@ class PipelineApp(InferenceApp):
         return [{**service.explain(), "pipeline": describe(service)}]
 
     def planning(self, content: Any) -> dict[str, Call]:
-        return self._pipeline_service.planning.calls(content)
+        return self._pipeline_service.planning(content)
 
     async def _decisions(self) -> Mapping[str, Any]:
         autoscaler = self._pipeline_service.autoscaler

@@ -29,22 +29,16 @@ class PipelineScenario(StrictModel):
     margin: float = Field(default=1.0, ge=1, le=1e3)
 
 
-class PipelinePlanning:
-    def __init__(
-        self,
-        steps: Sequence[Step],
-        costs: Mapping[str, float],
-        pipeline: Pipeline,
-    ) -> None:
-        self._steps, self._costs, self._pipeline = steps, costs, pipeline
-
-    def calls(self, content: Any) -> dict[str, Call]:
-        question = validate(Question[PipelineScenario], content)
-        current = {stage.name: stage for stage in self._pipeline.stages}
-        steps = without_code([*self._steps], current)
-        refuses = self._pipeline.sla is not None
-        function = "deployments.pipelines.serving.planning:plan"
-        return question.calls(function, steps, self._costs, refuses)
+def planning_calls(
+    steps: Sequence[Step], costs: Mapping[str, float], pipeline: Pipeline, content: Any
+) -> dict[str, Call]:
+    """Return the calls that answer a what-if question with the current profiles."""
+    question = validate(Question[PipelineScenario], content)
+    current = {stage.name: stage for stage in pipeline.stages}
+    function = "deployments.pipelines.serving.planning:plan"
+    return question.calls(
+        *(function, without_code([*steps], current), costs), pipeline.sla is not None
+    )
 
 
 def without_code(

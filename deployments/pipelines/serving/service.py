@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -26,7 +27,7 @@ from deployments.pipelines.core.items import Flow
 from deployments.pipelines.pipeline import Pipeline
 from deployments.pipelines.serving.autoscaler import PipelineAutoscaler
 from deployments.pipelines.serving.config import PipelineConfig, PipelineUserConfig
-from deployments.pipelines.serving.planning import PipelinePlanning
+from deployments.pipelines.serving.planning import planning_calls
 from deployments.pipelines.serving.step_config import import_function
 from deployments.pipelines.workers.replicas import ReplicaAccess
 from policy.batcher.requests import Refusal
@@ -56,7 +57,7 @@ class PipelineService(Service):
         self.config = config
         steps = config.build()
         self.pipeline = Pipeline(steps, replicas=replicas, **config.expert.model_dump())
-        self.planning = PipelinePlanning(steps, config.worker_costs(), self.pipeline)
+        self.planning = partial(planning_calls, steps, config.worker_costs(), self.pipeline)
         self._inputs = tuple(tensor.spec for tensor in config.inputs)
         self._outputs = tuple(tensor.spec for tensor in config.outputs)
         self.pipeline.core.finish = self._outputs_of

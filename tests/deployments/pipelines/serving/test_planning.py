@@ -5,7 +5,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 
 from deployments.pipelines.core.steps import Each, Stage, Switch
-from deployments.pipelines.serving.planning import PipelinePlanning, plan
+from deployments.pipelines.serving.planning import plan, planning_calls
 from policy.profile import Profile
 
 
@@ -26,9 +26,9 @@ SCENARIO = {"response_time_ms": 150, "percentile": 99, "arrival_rate_per_s": 250
 
 def planned(encode=ENCODE, **change):
     pipeline = SimpleNamespace(stages=[DECODE, encode, LEFT], sla=None)
-    planning = PipelinePlanning(STEPS, {"encode": 3.0}, pipeline)
     question = {"now": SCENARIO, "then": SCENARIO | change}
-    _, arguments, scenario = pickle.loads(pickle.dumps(planning.calls(question)["then"]))
+    calls = planning_calls(STEPS, {"encode": 3.0}, pipeline, question)
+    _, arguments, scenario = pickle.loads(pickle.dumps(calls["then"]))
     return plan(*arguments, **scenario)["workers"]
 
 
