@@ -7,7 +7,7 @@ from autoscaler.controller import Autoscaler
 from autoscaler.forecasting.demand import DemandForecaster
 from autoscaler.forecasting.load_history import LoadHistory
 from autoscaler.history.learning import learn, store_history, stored_load
-from autoscaler.history.source import DAY_S, HistorySource
+from autoscaler.history.source import HistorySource
 from autoscaler.history.traces import Trace
 
 LATE_SHARE = 0.01
@@ -36,18 +36,6 @@ def test_a_history_teaches_what_watching_it_would_have(gaps):
         if not np.isnan(rate):
             watched.observe(second + 1.0, [rate])
     assert learn(trace_of(counts), LATE_SHARE).state_dict() == watched.state_dict()
-
-
-def test_whole_weeks_earlier_the_same_is_learned():
-    """The simulator's past is at negative times."""
-    counts, shift_s = hourly_bursts(3600), -7 * DAY_S
-    here, there = (
-        DemandForecaster(learn(trace_of(counts, begin_s), LATE_SHARE))
-        for begin_s in (3600, 3600 + shift_s)
-    )
-    for risk in (0.01, 0.1):
-        end_s = 3600 + counts.size
-        assert here.forecast(end_s, 60.0, risk) == there.forecast(end_s + shift_s, 60.0, risk)
 
 
 def test_minutes_teach_the_same_margin_as_seconds_of_a_poisson_process():
