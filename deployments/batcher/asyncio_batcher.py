@@ -27,7 +27,7 @@ from deployments.batcher.queued_request import QueuedRequest, queued
 from deployments.batcher.rejections import RejectionHandler
 from deployments.batcher.row_counts import RowCounts
 from deployments.batcher.shapes import Tensors
-from deployments.errors import ModelError
+from deployments.errors import DeviceError, ModelError
 from deployments.models.base import Model
 from deployments.observability.tracing import BatchTimes
 from policy.batcher.core import BatcherCore
@@ -60,7 +60,6 @@ class Batcher:
     ) -> None:
         self.core = core
         self.placement = placement or BatchPlacement()
-        self.lost_reason: str | None = None
         self.starts: Counter[StartReason] = Counter()
         self.rows = RowCounts()
         self.rejections = RejectionHandler(core, self.rows)
@@ -79,6 +78,11 @@ class Batcher:
         self._advancing = False
         self.runner = ModelRunner(model)
         self._device = DeviceThread(self.runner, self._finish, self.lose_device, prepare_thread)
+
+    @property
+    def lost_reason(self) -> str | None:
+        """Why the device is lost; None while it is not."""
+        return self.rejections.lost_reason
 
     def submit(self, request: QueuedRequest) -> None:
         """Queue a request that has begun (`QueuedRequest.begin`).
@@ -183,7 +187,7 @@ class Batcher:
         """
         if self.lost_reason is not None:
             return
-        self.lost_reason = reason
+        self.rejections.lost_reason = reason
         logger.error("%s", reason)
         waiting, now_s = self.core.device_lost(), time.monotonic()
         if self._batch is not None:
@@ -192,7 +196,8 @@ class Batcher:
                 error = self.deaths.device_lost(part.request, reason)
                 self.rejections.lost(part.request, error, now_s)
             self._batch = None
-        self.rejections.device_lost(reason, waiting, now_s)
+        for request in waiting:
+            self.rejections.lost(request, DeviceError(reason), now_s)
         self.advance()
 
     async def drain(self) -> None:

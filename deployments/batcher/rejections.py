@@ -5,7 +5,7 @@ want of room after their batch failed, or because the device is lost.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from deployments.batcher.queued_request import queued
 from deployments.batcher.row_counts import RowCounts
@@ -23,18 +23,21 @@ def rejection_of(refusal: Refusal) -> RequestError:
 
 
 class RejectionHandler:
-    """Answers and counts the requests that get no outputs."""
+    """Answers and counts the requests that get no outputs.
+
+    With a `lost_reason`, the device is lost: all that come are answered with a `DeviceError`.
+    """
 
     def __init__(self, core: BatcherCore, rows: RowCounts) -> None:
         self._core = core
         self._rows = rows
-        self._lost_reason: str | None = None
+        self.lost_reason: str | None = None
 
     def refused(self, refusal: Refusal, rows: int) -> RequestError:
         """Count a request that the core refused, and return the error for its sender."""
-        if self._lost_reason is not None:
+        if self.lost_reason is not None:
             self._rows.refused += rows
-            return DeviceError(self._lost_reason)
+            return DeviceError(self.lost_reason)
         self._rows.rejected(refusal, rows)
         if refusal is Refusal.HOPELESS:
             return DeadlineError("the request's deadline is shorter than its own processing time")
@@ -83,12 +86,6 @@ class RejectionHandler:
         if not one.done:
             self._rows.refused += request.rows
             one.finish(error)
-
-    def device_lost(self, reason: str, waiting: Iterable[Request], now_s: float) -> None:
-        """Answer the requests that wait, and all that come from now on, with a `DeviceError`."""
-        self._lost_reason = reason
-        for request in waiting:
-            self.lost(request, DeviceError(reason), now_s)
 
     def lost(self, request: Request, error: RequestError, now_s: float) -> None:
         """Answer a request that was lost with its device.

@@ -27,35 +27,26 @@ class CpuQuota:
 
 
 def cpu_quota(root: Path = _ROOT, membership: Path = _MEMBERSHIP) -> CpuQuota | None:
-    """Return the quota; None if there is none, or no control groups."""
+    """Return the quota; None if there is none, or no control groups of the second version."""
     try:
         lines = membership.read_text().splitlines()
     except OSError:
         return None
-    found = []
-    for line in lines:
-        _, controllers, path = line.split(":", 2)
-        if controllers and "cpu" not in controllers.split(","):
-            continue
-        hierarchy = root / controllers
-        group = hierarchy / path.lstrip("/")
-        # In a container, the path may be one that only the host sees: then its own is the root.
-        for folder in (group, *group.parents):
-            cores = _cores(folder)
-            if cores is not None:
-                found.append(CpuQuota(cores, folder / "cpu.stat"))
-            if folder == hierarchy:
-                break
+    paths = [line.removeprefix("0::") for line in lines if line.startswith("0::")]
+    # In a container, the path may be one that only the host sees: then its own is the root.
+    groups = [root / path.lstrip("/") for path in paths]
+    folders = [folder for group in groups for folder in (group, *group.parents)]
+    found = [
+        CpuQuota(cores, folder / "cpu.stat")
+        for folder in folders
+        if folder.is_relative_to(root) and (cores := _cores(folder)) is not None
+    ]
     return min(found, key=lambda quota: quota.cores, default=None)
 
 
 def _cores(folder: Path) -> float | None:
-    """Return the quota of one group, by the second version of control groups or the first."""
     try:
-        if (folder / "cpu.max").exists():
-            quota, period = (folder / "cpu.max").read_text().split()
-            return None if quota == "max" else int(quota) / int(period)
-        quota_us = int((folder / "cpu.cfs_quota_us").read_text())
-        return None if quota_us < 0 else quota_us / int((folder / "cpu.cfs_period_us").read_text())
+        quota, period = (folder / "cpu.max").read_text().split()
+        return None if quota == "max" else int(quota) / int(period)
     except (OSError, ValueError, ZeroDivisionError):
         return None

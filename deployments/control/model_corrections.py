@@ -47,7 +47,6 @@ class WaitCorrection:
 
     def __init__(self) -> None:
         self.factor = 1.0
-        self.late_share = 0.0
         self._requests = 0.0
         self._late = 0.0
 
@@ -59,12 +58,12 @@ class WaitCorrection:
         self._late = keep * self._late + late
         if self._requests < window / 2 or not requests:
             return self.factor
-        self.late_share = self._late / self._requests
-        if self.late_share > late_share_allowed:
+        late_share = self._late / self._requests
+        if late_share > late_share_allowed:
             self.factor *= self.SHRINK
             # Judge the shorter wait mainly by the requests that come after it.
             self._late *= self.SHRINK
-        elif self.late_share < late_share_allowed / 2:
+        elif late_share < late_share_allowed / 2:
             self.factor = min(1.0, self.factor + self.GROW)
         return self.factor
 

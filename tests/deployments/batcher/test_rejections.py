@@ -53,7 +53,7 @@ def crowded_out(requests: Handler, request: Request, _):
 
 
 def lost(requests: Handler, request: Request, now_s):
-    requests.device_lost("it hangs", [request], now_s)
+    requests.lost(request, DeviceError("it hangs"), now_s)
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_a_request_that_gets_no_outputs_is_told_why_and_counted_once(
 
 def test_later_requests_get_the_reason_for_which_the_device_is_lost():
     requests, rows = handler(make_core())
-    requests.device_lost("it hangs", [], 0.0)
+    requests.lost_reason = "it hangs"
     # Whatever the core says: no row may count as too late for a device that is no more.
     assert str(requests.refused(Refusal.EXPIRED, 1)) == "it hangs"
     assert (rows.refused, rows.expired) == (1, 0)
