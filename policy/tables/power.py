@@ -6,7 +6,6 @@ response time, the one of the least multiple whose power fits. So one table answ
 n, and a replica need not solve again when they change.
 """
 
-import contextlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -20,14 +19,12 @@ from policy.errors import InfeasibleError, InvalidInputError
 from policy.objective import ServiceLevelObjective
 from policy.optimization import solve
 from policy.profile import Profile
-from policy.response_time.evaluation import Evaluation, evaluate
+from policy.response_time.evaluation import Evaluation
 from policy.tables.table import PolicyTable
 
 #: Response times, as multiples of the SLA's, and arrival rates, as shares of the capacity.
 MULTIPLES = (0.25, 0.4, 0.6, 0.8, 1.0, 1.25, 1.6, 2.5, 5.0, 10.0)
 LOADS = (0.05, 0.1, 0.2, 0.35, 0.5, 0.6, 0.7, 0.8, 0.88, 0.95)
-#: Above this load a queue is never short for long: control limits without a max wait are compared.
-_NO_WAITS_ABOVE = 0.75
 #: Seconds whose mean arrival rate decides which policies keep the ceiling.
 POWER_TICKS = 30
 #: Stands for the power within a time that no policy keeps.
@@ -196,18 +193,6 @@ def _least_powers(
     rate_per_s, best = load * profile.capacity_per_s, profile.best_batch_size
     full = BatchingPolicy.from_control_limit(best, best)
     rows = [(NEVER_W, full)] * len(MULTIPLES)
-    if load > _NO_WAITS_ABOVE:
-        for limit in sorted({1, max(1, best // 4), max(1, best // 2), best}):
-            policy = BatchingPolicy.from_control_limit(limit, best)
-            with contextlib.suppress(InfeasibleError):
-                found = evaluate(profile, policy, rate_per_s, coarse=True)
-                for number, multiple in enumerate(MULTIPLES):
-                    level = found.service_level(multiple * sla.response_time_ms)
-                    if level >= sla.least_level:
-                        rows[number] = min(
-                            rows[number], _row(found, policy), key=lambda row: row[0]
-                        )
-        return rows
     start = None
     for number, multiple in reversed(list(enumerate(MULTIPLES))):
         within = replace(sla, response_time_ms=multiple * sla.response_time_ms)
