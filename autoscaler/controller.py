@@ -164,7 +164,14 @@ class Autoscaler:
         """Return the decision for one horizon: bounds → demand → size → hold → reason."""
         current, sizing = _bounded(current, fleet), self._sizing(fleet)
         late_share_allowed = self._monitor.late_share_allowed
-        demand = tier.demand(now_s, status, self.settings, late_share_allowed, horizon)
+        demand = tier.demand(
+            now_s,
+            status,
+            self.settings,
+            late_share_allowed,
+            horizon,
+            sizing.sla_rate_per_s() or 0.0,
+        )
         requirement = sizing.required(demand.per_s)
         replicas, reason = tier.hold(
             now_s,

@@ -54,15 +54,21 @@ class Tier:
         settings: AutoscalerSettings,
         late_share_allowed: float,
         horizon: Horizon,
+        replica_per_s: float,
     ) -> Demand:
-        """Return the forecast with the burst factor, or what an overload needs if that is more."""
+        """Return the forecast with the burst factor, or what an overload needs if that is more.
+
+        Each replica serves `replica_per_s` within the SLA; 0 if that is not known.
+        """
         history = self.forecaster.history
         assert history.end_s is not None
         self.calibration.compliant_share = settings.compliant_share
         self.calibration.judge(
             history.end_s, horizon.seconds, late_share_allowed, history.rates_of_minute
         )
-        forecast = self.forecaster.forecast(now_s, horizon.seconds, horizon.risk)
+        forecast = self.forecaster.forecast(
+            now_s, horizon.seconds, horizon.risk, replica_per_s, horizon.scale_down_delay_s
+        )
         assert forecast is not None
         forecast_per_s = settings.burst_factor * forecast.demand_per_s
         if status.overload.rate_per_s > forecast_per_s:

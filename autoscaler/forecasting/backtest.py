@@ -6,13 +6,16 @@ A candidate combines a point forecast b with, optionally, a recurrence r. Its de
 
 The margin counts standard deviations of a second's requests, as Poisson arrivals have them, because
 noise is larger in proportion at a low load. The cap is a tenth above the highest rate required in
-the last day: a margin on top of a peak would ask for load that has never come. A candidate misses
-at a time if a higher rate is required before the horizon. The margin is a quantile, over the last
-day, of (rate required - b) / √b at the times at which r and the rate required now would have
-missed: it misses a share `risk` of the times. Where jumps make up more than that, the quantile is
-one of the times between a jump's beginning and its height, and a margin for these covers no jump.
-So margins that miss more often are tried, too. The candidate and the margin with the lowest cost
-are used: the mean demand, and for each share `risk` missed beyond the first the mean rate required.
+the last day: a margin on top of a peak would ask for load that has never come.
+
+A fleet is then ordered as the autoscaler would have done it: in whole replicas, and for as long as
+the scale-down delay holds them. What could be served is the least that was ordered in the start
+time before. So a candidate is judged by what the SLA counts, the one-minute windows: one is missed
+if too large a share of its requests exceeds what could be served. The margins tried are quantiles
+of (rate required until the horizon - b) / √b at the times at which r and the rate required now
+would not do. The candidate and the margin with the lowest cost are used: the mean of what was
+ordered, and for each share `risk` of the windows missed beyond the first, half of the mean load. So
+no margin is kept for jumps that it would not cover.
 """
 
 import math
@@ -23,7 +26,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from autoscaler.forecasting.load_history import STEP_S, LoadHistory
+from autoscaler.forecasting.load_history import STEP_S, WINDOW_S, LoadHistory
 from autoscaler.forecasting.point_forecasts import PointForecast, trailing_max
 from autoscaler.forecasting.recurring import Recurrence, expected_peaks, jump_heights
 
@@ -35,8 +38,11 @@ SCORED_STEPS = 86_400 // STEP_S
 MIN_FORECAST_SHARE = 0.05
 #: Share by which a demand may exceed the highest rate required in a day.
 HEADROOM = 0.1
-#: Shares of the times that may be missed, as multiples of the risk.
-MISSED_RISKS = np.array([1.0, 1.5, 2.0, 3.0, 4.0])
+#: Shares of the times that the margins tried miss, as multiples of the risk.
+_MISSED_RISKS = np.array([1.0, 1.5, 2.0, 3.0, 4.0, 6.0, 9.0])
+#: Cost of missing a further share `risk` of the windows, as a multiple of the mean load.
+MISS_COST = 0.5
+_WINDOW_STEPS = WINDOW_S // STEP_S
 
 
 @dataclass(frozen=True)
@@ -66,25 +72,43 @@ class Score:
 
 
 class Backtest:
-    """The last day, prepared for scoring candidates."""
+    """The last day, prepared for scoring candidates.
 
-    def __init__(self, history: LoadHistory, steps_ahead: int) -> None:
+    Replicas serve `steps_ahead` after their order; if that is less than one step, only this share
+    of a step's requests is lost. Each serves `replica_per_s` within the SLA (0: orders are not
+    rounded to whole replicas), and demands hold them for `hold_steps` more.
+    """
+
+    def __init__(
+        self,
+        history: LoadHistory,
+        steps_ahead: float,
+        replica_per_s: float = 0.0,
+        hold_steps: int = 0,
+    ) -> None:
         self._history = history
         self._rates, self._required = history.rates.values, history.required_rates.values
-        self._ahead = steps_ahead
+        self._lost_share, steps_ahead = min(1.0, steps_ahead), max(1, math.ceil(steps_ahead))
+        self.steps_ahead, self._replica_per_s, self._hold = steps_ahead, replica_per_s, hold_steps
         size = self._rates.size
         self._first = max(0, size - SCORED_STEPS - steps_ahead)
-        self._last = max(self._first, size - steps_ahead)
+        windows = max(0, size - self._first - steps_ahead) // _WINDOW_STEPS
+        self._window_rates = self._by_window(self._rates, windows)
+        self._window_required = self._by_window(self._required, windows)[:, -1]
+        unknown = trailing_max(1.0 - history.known.values, steps_ahead + _WINDOW_STEPS)
+        self._known = self._by_window(unknown, windows)[:, -1] == 0
+        self._now = self._required[self._first :]
         # peak[u] is the highest rate required in the steps u+1 to u+steps_ahead.
-        peak = trailing_max(self._required[self._first :], steps_ahead)[steps_ahead:]
-        unknown = trailing_max(1.0 - history.known.values[self._first :], steps_ahead)[steps_ahead:]
-        self._used = unknown == 0
-        self._peak = peak[self._used]
-        self._now = self._required[self._first : self._last][self._used]
+        self._peak = trailing_max(self._now, steps_ahead)[steps_ahead:]
         self._min_forecast = min_forecast_per_s(self._rates)
         self._cap = demand_cap_per_s(self._required)
         self._points: dict[str, FloatArray] = {}
         self._floors: dict[Recurrence | None, FloatArray] = {None: self._now}
+
+    @staticmethod
+    def _by_window(series: FloatArray, windows: int) -> FloatArray:
+        """Return the newest values of a series by window and step."""
+        return series[series.size - windows * _WINDOW_STEPS :].reshape(windows, _WINDOW_STEPS)
 
     @cached_property
     def _jumps(self) -> FloatArray:
@@ -92,55 +116,64 @@ class Backtest:
 
     @property
     def steps(self) -> int:
-        """The number of times at which candidates are scored."""
-        return int(self._peak.size)
-
-    def largest_rise(self, look_back_steps: int) -> float:
-        """Return how far the load has risen before a horizon, at most.
-
-        It is the highest rate required before a horizon, over the highest one in the
-        `look_back_steps` before it; infinite until as many steps are known.
-        """
-        recent = trailing_max(self._required[self._first :], look_back_steps)
-        recent = recent[: self._last - self._first][self._used][look_back_steps:]
-        peak = self._peak[look_back_steps:]
-        return float((peak / np.maximum(recent, 1e-9)).max()) if peak.size else math.inf
+        """The number of steps in the windows that candidates are judged by."""
+        return _WINDOW_STEPS * int(self._known.sum())
 
     def score(self, candidate: Candidate, risk: float) -> Score:
         """Compute the margin with which a candidate is cheapest, and its cost with that margin."""
         if not self.steps:
             return Score(candidate, 0.0, math.inf)
-        floor, point = (
-            self._floors_with(candidate.recurrence),
-            self._point_forecasts(candidate.point),
-        )
+        floor = self._floors_with(candidate.recurrence)
+        point = self._point_forecasts(candidate.point)
         deviation = np.sqrt(point)
-        errors = np.where(self._peak > floor, (self._peak - point) / deviation, -math.inf)
-        # Each margin is the least with which at most that share of the times is missed.
-        missed = (MISSED_RISKS * risk * errors.size).astype(np.int64)
-        ranks = np.maximum(0, errors.size - 1 - missed)
+        size = self._peak.size
+        errors = np.where(
+            self._peak > floor[:size], (self._peak - point[:size]) / deviation[:size], -math.inf
+        )
+        ranks = np.maximum(0, size - 1 - (_MISSED_RISKS * risk * size).astype(np.int64))
         scores = []
-        for margin in np.partition(errors, ranks)[ranks].tolist():
+        for margin in dict.fromkeys(np.partition(errors, ranks)[ranks].tolist()):
             demand = np.maximum(np.minimum(point + margin * deviation, self._cap), floor)
-            excess = max(0.0, float(np.mean(errors > margin)) / risk - 1)
-            cost_per_s = float(demand.mean() + excess * self._now.mean())
+            ordered = self._ordered(demand)
+            excess = max(0.0, self._missed_share(ordered) / risk - 1)
+            cost_per_s = float(ordered.mean() + MISS_COST * excess * self._now.mean())
             scores.append(Score(candidate, margin, cost_per_s))
         return min(scores, key=lambda score: score.cost_per_s)
+
+    def _ordered(self, demand: FloatArray) -> FloatArray:
+        """Return the rate within the SLA of the replicas that a demand orders."""
+        held = trailing_max(demand, self._hold + 1)
+        if not self._replica_per_s:
+            return held
+        return self._replica_per_s * np.ceil(held / self._replica_per_s)
+
+    def _missed_share(self, ordered: FloatArray) -> float:
+        """Return the share of the one-minute windows for which too little was ordered in time.
+
+        In a window whose requests come evenly, the mean rates of its steps show no excess where its
+        seconds do. Such a window is missed if it requires more than was ever served in it.
+        """
+        least = -trailing_max(-ordered, self.steps_ahead)
+        served = self._by_window(least[:-1], self._known.size)
+        unserved = self._lost_share * np.maximum(0.0, self._window_rates - served).sum(axis=1)
+        allowed = self._history.unserved_share * self._window_rates.sum(axis=1)
+        missed = (unserved > allowed) | (served.max(axis=1) < self._window_required)
+        return float(missed[self._known].mean())
 
     def _point_forecasts(self, point: PointForecast) -> FloatArray:
         if point.name not in self._points:
             # In service a forecast sees half an hour, so it gets no more here.
             begin = max(0, self._first - 1800 // STEP_S)
-            values = point.values(self._rates[begin:], self._required[begin:], self._ahead)
-            values = values[self._first - begin : self._last - begin][self._used]
+            values = point.values(self._rates[begin:], self._required[begin:], self.steps_ahead)
+            values = values[self._first - begin :]
             self._points[point.name] = np.maximum(values, self._min_forecast)
         return self._points[point.name]
 
     def _floors_with(self, recurrence: Recurrence | None) -> FloatArray:
         if recurrence not in self._floors:
             assert recurrence is not None
-            peaks = expected_peaks(self._jumps, recurrence, self._ahead)[self._first : self._last]
-            self._floors[recurrence] = np.maximum(self._now, peaks[self._used])
+            peaks = expected_peaks(self._jumps, recurrence, self.steps_ahead)[self._first :]
+            self._floors[recurrence] = np.maximum(self._now, peaks)
         return self._floors[recurrence]
 
 

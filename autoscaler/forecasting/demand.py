@@ -35,11 +35,7 @@ _CHOOSE_EVERY_S = 600
 _CHOOSE_AFTER_STEPS = 1800 // STEP_S
 #: Share of the cost that a change of forecast must save.
 _MIN_GAIN = 0.02
-#: While the past is short: a burst that may come on top of the highest rate required of late.
-#: After `_PRIOR_HORIZONS` it is the largest that came, if that is less, but at least `HEADROOM`.
-_PRIOR_BURST = 0.3
-_PRIOR_HORIZONS = 5
-#: How long "of late" is: two minutes.
+#: While the past is short, `HEADROOM` is kept on top of the highest rate required in two minutes.
 _PRIOR_STEPS = 120 // STEP_S
 #: Limit on the steps by which missing reports lengthen the horizon.
 _MAX_UNKNOWN_STEPS = 30
@@ -75,7 +71,6 @@ class DemandForecaster:
         self._fitted_for: tuple[int, float] | None = None
         self._calibrated = self._chosen = -math.inf
         self._prior_weight = 1.0
-        self._prior_burst = _PRIOR_BURST
         #: The peak that recurs, and the step, horizon and candidate that it is for.
         self._recurring: tuple[tuple[int, int, Candidate] | None, float] = (None, 0.0)
 
@@ -83,11 +78,20 @@ class DemandForecaster:
     def method(self) -> str:
         return self._score.candidate.name
 
-    def forecast(self, now_s: float, horizon_s: float, risk: float) -> DemandForecast | None:
+    def forecast(
+        self,
+        now_s: float,
+        horizon_s: float,
+        risk: float,
+        replica_per_s: float = 0.0,
+        hold_s: float = 0.0,
+    ) -> DemandForecast | None:
         """Forecast the demand until a replica ordered now serves; None before the first rates.
 
-        A higher rate may be required before then in the share `risk` of the time. Whole steps of
-        ten seconds before now that are not known yet lengthen the horizon.
+        The share `risk` of the one-minute windows may be missed. Replicas that serve
+        `replica_per_s` each within the SLA are ordered, and held for `hold_s` after their demand
+        (see `Backtest`). Whole steps of ten seconds before now that are not known yet lengthen the
+        horizon.
         """
         if not 0 < risk < 1:
             raise InvalidInputError(f"risk: must be above 0 and below 1, not {risk!r}")
@@ -98,8 +102,12 @@ class DemandForecaster:
             return None
         # In whole steps, so that the usual lag of a second or two has no effect.
         unknown_steps = math.floor(max(0.0, now_s - end_s) / STEP_S)
-        steps_ahead = max(1, math.ceil(horizon_s / STEP_S)) + min(unknown_steps, _MAX_UNKNOWN_STEPS)
-        self._fit(end_s, steps_ahead, risk)
+        exact_steps = horizon_s / STEP_S + min(unknown_steps, _MAX_UNKNOWN_STEPS)
+        steps_ahead = max(1, math.ceil(exact_steps))
+        if self._is_fit_due(end_s, steps_ahead, risk):
+            hold_steps = int(hold_s // STEP_S)
+            self._fit(end_s, risk, Backtest(self.history, exact_steps, replica_per_s, hold_steps))
+            self._fitted_for, self._calibrated = (steps_ahead, risk), end_s
         history = self.history
         rates, required_rates = history.blocks()
         point = self._score.candidate.point
@@ -111,8 +119,8 @@ class DemandForecaster:
         )
         margin_per_s = self._score.margin * math.sqrt(point_per_s)
         calibrated = max(0.0, min(point_per_s + margin_per_s, cap_per_s))
-        # While the past is short, expect a burst on top of the highest rate of late.
-        prior = (1 + self._prior_burst) * float(required_rates[-_PRIOR_STEPS:].max())
+        # While the past is short, keep headroom on top of the highest rate of late.
+        prior = (1 + HEADROOM) * float(required_rates[-_PRIOR_STEPS:].max())
         demand = max(
             calibrated + self._prior_weight * max(0.0, prior - calibrated),
             self._recurring_peak(end_s // STEP_S, steps_ahead),
@@ -130,19 +138,15 @@ class DemandForecaster:
             self._recurring = (key, float(peaks[-1]) if peaks.size else 0.0)
         return self._recurring[1]
 
-    def _fit(self, end_s: int, steps_ahead: int, risk: float) -> None:
-        """Measure the margin and choose the forecast again, if they are due."""
+    def _is_fit_due(self, end_s: int, steps_ahead: int, risk: float) -> bool:
         fitted_ahead, fitted_risk = self._fitted_for or (0, risk)
         changed = steps_ahead != fitted_ahead or not 0.8 <= risk / fitted_risk <= 1.25
-        if not changed and end_s - self._calibrated < _CALIBRATE_EVERY_S:
-            return
-        self._fitted_for, self._calibrated = (steps_ahead, risk), end_s
-        backtest = Backtest(self.history, steps_ahead)
-        # Measuring the quantile takes about 1 / risk independent horizons.
-        horizons = backtest.steps / steps_ahead
-        self._prior_weight = 1.0 / max(1.0, risk * horizons) ** 2
-        seen = backtest.largest_rise(_PRIOR_STEPS) - 1 if horizons >= _PRIOR_HORIZONS else math.inf
-        self._prior_burst = min(max(seen, HEADROOM), _PRIOR_BURST)
+        return changed or end_s - self._calibrated >= _CALIBRATE_EVERY_S
+
+    def _fit(self, end_s: int, risk: float, backtest: Backtest) -> None:
+        """Measure the margin again, and choose the forecast if that is due."""
+        # Measuring a share of windows takes about 1 / risk independent horizons.
+        self._prior_weight = 1.0 / max(1.0, risk * backtest.steps / backtest.steps_ahead) ** 2
         current = self._score.candidate
         self._score = backtest.score(current, risk)
         if backtest.steps < _CHOOSE_AFTER_STEPS:

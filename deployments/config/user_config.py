@@ -90,8 +90,8 @@ class PolicyConfig(StrictModel):
 class ExpertAutoscalerConfig(StrictModel):
     """Settings for experiments with the autoscaler."""
 
-    #: Percent of the time in which the load may exceed the forecast demand, in its back-test. None:
-    #: adapted while running until `compliant_minutes` is met.
+    #: Percent of the one-minute windows that a forecast may miss in its back-test. None: adapted
+    #: while running until `compliant_minutes` is met.
     risk_percent: float | None = Field(default=None, ge=1e-4, le=50)
     #: Length of the window over which the offered rate is averaged, in s.
     window_s: float = Field(default=10.0, ge=1, le=300)

@@ -99,6 +99,8 @@ def test_an_automatic_reserve_covers_what_a_cold_start_would_be_late_for():
         for fleet in (reserve, cold):
             fleet.run(200, 12_000)
             fleet.run(60, 24_000)
+    for fleet in (reserve, cold):
+        fleet.run(200, 12_000)
     assert reserve.standbys > 0
     assert reserve.serving < cold.serving
 

@@ -52,7 +52,7 @@ def test_knows_the_jumps_of_its_past():
     assert final_replicas(SojournAutoscaler(settings), 1000.0, 15) == 1
     assert final_replicas(SojournAutoscaler(settings, history=past), 1000.0, 15) >= 5
 
-    starts, settings = TwoTierStarts(1.0, 60.0), AutoscalerSettings(window_s=5, risk=0.01)
+    starts, settings = TwoTierStarts(1.0, 60.0), AutoscalerSettings(window_s=5, risk=0.05)
     with_standbys = SojournAutoscaler(settings, starts=starts, history=past)
     assert final_replicas(with_standbys, 1000.0, 15) == 1
     assert (with_standbys.decision.replicas, with_standbys.decision.standbys) == (1, 4)
