@@ -1,8 +1,11 @@
 """Client of the model store. A model stays in memory while its connection is open."""
 
+import json
 import os
 import socket
+import time
 import weakref
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,15 @@ class Hold:
 
     def __init__(self, connection: socket.socket, source: str) -> None:
         self.source = source
-        self.close = weakref.finalize(self, os.close, connection.detach())
+        self._descriptor = connection.detach()
+        self.close = weakref.finalize(self, os.close, self._descriptor)
+
+    def attached(self, tier: str, begin_s: float) -> None:
+        """Report to the manager for how long this process attached to what was in the tier."""
+        if self.source == tier:
+            message = {"do": "attached", "seconds": time.monotonic() - begin_s}
+            with suppress(OSError):  # the manager is gone
+                os.write(self._descriptor, json.dumps(message).encode())
 
 
 @dataclass(frozen=True)
@@ -67,10 +78,16 @@ def _opened(
 
 
 def open_in_tier(
-    tier: str, name: str, socket_path: Path | None, timeout_s: float | None = None
+    tier: str,
+    name: str,
+    socket_path: Path | None,
+    timeout_s: float | None = None,
+    *,
+    if_faster: bool = False,
 ) -> tuple[Hold, dict[str, Any], list[int]]:
     """Open a model in one tier; return the grant and its descriptors, too."""
-    return _held({"do": "open", "name": name, "tier": tier}, [], socket_path, timeout_s)
+    request = {"do": "open", "name": name, "tier": tier, "if_faster": if_faster}
+    return _held(request, [], socket_path, timeout_s)
 
 
 def _held(

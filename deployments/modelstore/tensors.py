@@ -7,6 +7,7 @@ copies the page and is visible to this `load_state_dict` only.
 import logging
 import mmap
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -83,7 +84,7 @@ def attach(
     if target.type == "cuda" and torch.cuda.is_available():
         try:
             ordinal = torch.cuda.current_device() if target.index is None else target.index
-            return attach_to_device(name, CudaClient(ordinal), socket_path)
+            return attach_to_device(name, CudaClient(ordinal), socket_path, if_faster=True)
         except UnavailableError:
             raise
         except StoreError as error:
@@ -93,6 +94,7 @@ def attach(
 
 
 def _attach_on_host(name: str, socket_path: Path | None) -> tuple[dict[str, torch.Tensor], str]:
+    begin_s = time.monotonic()
     hold, files = open_model(name, socket_path)
     tensors: dict[str, torch.Tensor] = {}
     try:
@@ -105,6 +107,7 @@ def _attach_on_host(name: str, socket_path: Path | None) -> tuple[dict[str, torc
     finally:
         for file in files:
             os.close(file.descriptor)
+    hold.attached("host", begin_s)
     return tensors, hold.source
 
 

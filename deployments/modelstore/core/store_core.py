@@ -23,6 +23,8 @@ class Open:
 
     name: ModelName
     tier: Tier
+    #: Whether it is to be refused if a copy of one's own is faster.
+    if_faster: bool = False
     source: Tier = Tier.REMOTE
 
 
@@ -49,20 +51,29 @@ class StoreCore:
         self._unplaced: dict[Hashable, None] = {}
         # Granted opens.
         self._leases: dict[Hashable, Open] = {}
-        # The memory that a process computes in, without the weights.
+        # The memory that a process computes in, without the weights, and the least time that
+        # attaching took, for each blob.
         self._activation_bytes: Counter[ModelName] = Counter()
+        self._attach_s: dict[Tier, float] = {}
         self._open_number = 0
         self._counts: Counter[str] = Counter()
 
-    def open(self, holder: Hashable, name: ModelName, tier: Tier = Tier.HOST) -> list[Action]:
-        """Open a model in device or host memory.
+    def open(
+        self,
+        holder: Hashable,
+        name: ModelName,
+        tier: Tier = Tier.HOST,
+        *,
+        if_faster: bool = False,
+    ) -> list[Action]:
+        """Open a model in device or host memory; optionally only if a copy takes longer.
 
         The holder is granted the model or refused exactly once, now or after a later event.
         """
         if holder in self._opens or holder in self._leases:
             raise InvalidInputError("this connection has opened a model already")
         self._counts["opens"] += 1
-        self._opens[holder] = Open(name, tier)
+        self._opens[holder] = Open(name, tier, if_faster)
         self._unplaced[holder] = None
         if name in self._manifests:
             return self._advance()
@@ -123,6 +134,13 @@ class StoreCore:
             self._refuse(holder, error)
         return self._advance()
 
+    def attached(self, holder: Hashable, seconds: float) -> None:
+        """Record for how long a holder waited for a model that was in the tier, and mapped it."""
+        lease = self._leases.get(holder)
+        if lease is not None:
+            each_s = seconds / len(self._manifests[lease.name].blobs)
+            self._attach_s[lease.tier] = min(each_s, self._attach_s.get(lease.tier, each_s))
+
     def uses(self, name: ModelName, activation_bytes: int) -> list[Action]:
         """Keep device memory free for what each process computes with a model, as one measured."""
         more_bytes = activation_bytes - self._activation_bytes[name]
@@ -177,9 +195,23 @@ class StoreCore:
                     for tier, space in self._spaces.items()
                 },
                 "leases": held[name],
+                **self._times(manifest),
             }
             for name, manifest in sorted(self._manifests.items())
         ]
+
+    def _times(self, manifest: Manifest) -> dict[str, Any]:
+        """Return how long a model takes to attach, and to copy from each tier, where measured."""
+        attach_s = {
+            tier: each_s * len(manifest.blobs) for tier, each_s in sorted(self._attach_s.items())
+        }
+        return {
+            f"{what}_ms": {tier.name.lower(): 1e3 * time_s for tier, time_s in times_s.items()}
+            for what, times_s in (
+                ("attach", attach_s),
+                ("copy", self._transfers.copy_s(manifest.size_bytes)),
+            )
+        }
 
     def stats(self) -> dict[str, Any]:
         """Return the counters, in total and per tier."""
@@ -235,6 +267,9 @@ class StoreCore:
     def _place(self, holder: Hashable, waiting: Open, manifest: Manifest, new: list[Blob]) -> bool:
         """Reserve room for a model and order missing blobs; return False if it must wait."""
         space = self._spaces[waiting.tier]
+        if waiting.if_faster and (reason := self._not_worth_sharing(manifest)):
+            self._refuse(holder, StoreError(reason))
+            return True
         kept_free_bytes = self._kept_free_bytes(waiting.tier, waiting.name)
         if not self._transfers.reserve(waiting.tier, new, set(manifest.blobs), kept_free_bytes):
             fits_ever = space.room_bytes(manifest.blobs) + kept_free_bytes <= space.budget_bytes
@@ -261,6 +296,18 @@ class StoreCore:
         )
         self._transfers.fill_all(new, waiting.tier)
         return True
+
+    def _not_worth_sharing(self, manifest: Manifest) -> str | None:
+        """Return why a copy of one's own on the device is faster than attaching, if it is.
+
+        Dakkak et al., TrIMS, 2018, section 5.2: what is shared n times costs n times the exchange
+        of a handle, and saves the bytes over the bandwidth.
+        """
+        attach_s = self._attach_s.get(Tier.DEVICE, 0.0) * len(manifest.blobs)
+        copy_s = self._transfers.copy_s(manifest.size_bytes).get(Tier.HOST, attach_s)
+        if copy_s >= attach_s:
+            return None
+        return f"attaching takes {1e3 * attach_s:.3g} ms, a copy {1e3 * copy_s:.3g} ms"
 
     def _refuse(self, holder: Hashable, error: StoreError) -> None:
         self._opens.pop(holder, None)

@@ -74,6 +74,17 @@ class Transfers:
         for blob in space.idle() if victims is None else victims:
             self.evict(blob, tier)
 
+    def copy_s(self, size_bytes: int) -> dict[Tier, float]:
+        """Return the time that so many bytes take from each tier, at the measured bandwidths."""
+        moved: dict[Tier, tuple[int, float]] = {}
+        for (source, target), copied_bytes in self.copied_bytes.items():
+            total_bytes, total_s = moved.get(source, (0, 0.0))
+            moved[source] = total_bytes + copied_bytes, total_s + self.copied_s[source, target]
+        return {
+            source: size_bytes * total_s / total_bytes
+            for source, (total_bytes, total_s) in moved.items()
+        }
+
     def evict(self, blob: Blob, tier: Tier) -> None:
         """Remove an idle blob from a tier."""
         self.evictions[tier] += 1

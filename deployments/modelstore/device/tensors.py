@@ -1,6 +1,7 @@
 """A model's weights as torch tensors on shared device memory."""
 
 import os
+import time
 from pathlib import Path
 
 import torch
@@ -19,16 +20,21 @@ from deployments.modelstore.files.safetensors_header import (
 
 
 def attach_to_device(
-    name: str, driver: ClientDriver, socket_path: Path | None = None
+    name: str,
+    driver: ClientDriver,
+    socket_path: Path | None = None,
+    *,
+    if_faster: bool = False,
 ) -> tuple[dict[str, torch.Tensor], str]:
     """Attach to a model in the store's device tier; the store loads it there if necessary.
 
     Return the tensors, and the fastest tier that had all of the model. The store keeps it on the
     device until the last of the tensors is gone. Raises `StoreError` if there is no store, it is
-    one of another device, or it refused the model.
+    one of another device, or it refused the model, as with `if_faster` if a copy takes less time.
     """
     torch.empty(0, device=driver.torch_device)  # makes torch initialize the device
-    hold, grant, descriptors = open_in_tier("device", name, socket_path)
+    begin_s = time.monotonic()
+    hold, grant, descriptors = open_in_tier("device", name, socket_path, if_faster=if_faster)
     try:
         if grant["device"] != driver.device:
             raise DeviceError(
@@ -52,6 +58,7 @@ def attach_to_device(
             if entry.name in tensors:
                 raise UntrustedFileError(f"{name}: tensor {entry.name!r} is in two files")
             tensors[entry.name] = _tensor(region, entry, offset, driver.torch_device)
+    hold.attached("device", begin_s)
     return tensors, hold.source
 
 

@@ -6,6 +6,7 @@ killed at any point: descriptors end with it, and files on disk become visible o
 
 import asyncio
 import logging
+import math
 import os
 import threading
 from collections import deque
@@ -124,7 +125,13 @@ class Manager:
                 if tier == "device":
                     self._check_device()
                 model = ModelName.parse(name)
-                self._carry_out(self._core.open(client, model, Tier[tier.upper()]))
+                if_faster = message.get("if_faster") is True
+                self._carry_out(
+                    self._core.open(client, model, Tier[tier.upper()], if_faster=if_faster)
+                )
+                return
+            case {"do": "attached", "seconds": float(seconds)} if 0 <= seconds < math.inf:
+                self._core.attached(client, seconds)
                 return
             case {"do": "evict", "name": str(name)}:
                 model = ModelName.parse(name)

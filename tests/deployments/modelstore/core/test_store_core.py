@@ -108,18 +108,19 @@ class Machine(RuleBasedStateMachine):
     @rule(
         name=st.sampled_from(NAMES),
         tier=st.sampled_from([Tier.HOST, Tier.HOST, Tier.DEVICE]),
+        if_faster=st.booleans(),
     )
-    def open(self, name, tier):
+    def open(self, name, tier, if_faster):
         if tier not in self.budgets:
             tier = Tier.HOST
         self.next_holder += 1
         self.waiting[self.next_holder] = (name, tier)
-        self.carry_out(self.core.open(self.next_holder, name, tier))
+        self.carry_out(self.core.open(self.next_holder, name, tier, if_faster=if_faster))
 
     @rule(name=st.sampled_from(sorted(SHARED)))
     def share(self, name):
         self.core.share(name, MODELS[name])
-        self.open(name, Tier.HOST)
+        self.open(name, Tier.HOST, if_faster=False)
 
     @precondition(lambda self: self.held or self.waiting)
     @rule(data=st.data())
@@ -134,6 +135,11 @@ class Machine(RuleBasedStateMachine):
         if Tier.DEVICE in self.budgets:
             self.activations[name] = max(activation_bytes, self.activations[name])
         self.carry_out(self.core.uses(name, activation_bytes))
+
+    @precondition(lambda self: self.held)
+    @rule(data=st.data(), seconds=st.floats(0, 5))
+    def attached(self, data, seconds):
+        self.core.attached(data.draw(st.sampled_from([*self.held])), seconds)
 
     @precondition(lambda self: self.resolves)
     @rule(data=st.data(), works=st.sampled_from([True, True, True, False]))
@@ -265,13 +271,13 @@ def manifest_of(*blobs):
     return Manifest(tuple((f"{blob.sha256[:4]}.safetensors", blob) for blob in blobs))
 
 
-def serve(core, actions):
+def serve(core, actions, s_per_byte=0.0):
     """Do every copy that the core orders."""
     todo = list(actions)
     while todo:
         action = todo.pop(0)
         if isinstance(action, Copy):
-            todo += core.copied(action.blob, action.target)
+            todo += core.copied(action.blob, action.target, s_per_byte * action.blob.size_bytes)
 
 
 def test_a_blob_is_fetched_from_a_model_that_is_waited_for_if_several_have_it():
@@ -302,3 +308,22 @@ def test_what_the_last_run_left_on_disk_is_used_within_the_budget():
     assert core.found(BLOB, Tier.DISK) == []
     assert core.found(Blob("2" * 64, 3), Tier.DISK) == [Drop(BLOB, Tier.DISK)]
     assert core.found(Blob("3" * 64, 13), Tier.DISK) == [Drop(Blob("3" * 64, 13), Tier.DISK)]
+
+
+@pytest.mark.parametrize("attach_s", [0.4, 0.6])
+def test_a_model_is_shared_on_the_device_unless_its_handles_take_longer_than_its_bytes(attach_s):
+    core = StoreCore({Tier.HOST: 10, Tier.DISK: 10, Tier.DEVICE: 10})
+    name = ModelName("pytorch", "pair", "1")
+    (resolve,) = core.open(1, name, Tier.DEVICE)
+    assert resolve == Resolve(name)
+    serve(core, core.resolved(name, MODELS[name]), 0.1)
+    core.attached(1, attach_s)
+    (row,) = core.models()
+    assert row["attach_ms"] == {"device": pytest.approx(1e3 * attach_s)}
+    assert row["copy_ms"] == {tier: pytest.approx(500) for tier in ("host", "disk", "remote")}
+    (answer,) = core.open(2, name, Tier.DEVICE, if_faster=True)
+    if attach_s < 0.5:
+        assert isinstance(answer, Granted)
+    else:
+        assert isinstance(answer, Refused)
+        assert "attaching takes 600 ms, a copy 500 ms" in str(answer.error)

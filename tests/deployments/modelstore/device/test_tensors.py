@@ -5,6 +5,8 @@ import torch
 from deployments.models.weights import WeightsLoader
 from deployments.modelstore import tensors
 from deployments.modelstore.client import ask, list_models
+from deployments.modelstore.core.actions import Tier
+from deployments.modelstore.core.transfers import Transfers
 from deployments.modelstore.device.tensors import attach_to_device
 from deployments.modelstore.errors import (
     DeviceError,
@@ -69,11 +71,15 @@ def test_processes_share_one_copy(store):
     assert bool((kept.numpy() == weights(0, floats=20_000)["bias"]).all())
 
 
-def test_memory_to_compute_in_is_kept_free(tmp_path):
+def test_memory_to_compute_in_is_kept_free_and_times_are_measured(tmp_path):
     with manager_thread(device_settings(tmp_path, device_bytes=4 << 20)) as store:
         kept, _ = attach(store, "n")
-        attach(store)
-        wait_until(lambda: stats(store)["leases"] == 1)
+        for _ in range(2):
+            attach(store)
+            wait_until(lambda: stats(store)["leases"] == 1)
+        row, _ = list_models(store)
+        assert row["attach_ms"]["device"] > 0
+        assert set(row["copy_ms"]) == {"host", "disk", "remote"}
         ask("uses", "n", store, bytes=2 << 20)
         device = stats(store)["tiers"]["device"]
         assert (device["kept_free_bytes"], device["blobs"], device["evictions"]) == (2 << 20, 1, 1)
@@ -141,7 +147,9 @@ def test_what_cannot_be_shared_is_copied_and_one_line_says_why(tmp_path, gpu, mo
     assert [said in record.message for record in caplog.records] == [True]
 
 
-def test_a_gpus_client_shares_by_itself(store, gpu, caplog):
+def test_a_gpus_client_shares_by_itself(store, gpu, caplog, monkeypatch):
+    # On a busy machine the emulated GPU may measure a copy as faster.
+    monkeypatch.setattr(Transfers, "copy_s", lambda *_: {Tier.HOST: 1e9})
     state, _ = tensors.attach("m", socket_path=store, device="cuda:0")
     assert right(state)
     assert tensors.attach("m", socket_path=store, device="cuda:0")[1] == "device"
