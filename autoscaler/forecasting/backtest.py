@@ -132,12 +132,14 @@ class Backtest:
         )
         ranks = np.maximum(0, size - 1 - (_MISSED_RISKS * risk * size).astype(np.int64))
         scores = []
-        for margin in dict.fromkeys(np.partition(errors, ranks)[ranks].tolist()):
+        for margin in sorted(set(np.partition(errors, ranks)[ranks].tolist())):
             demand = np.maximum(np.minimum(point + margin * deviation, self._cap), floor)
             ordered = self._ordered(demand)
             excess = max(0.0, self._missed_share(ordered) / risk - 1)
             cost_per_s = float(ordered.mean() + MISS_COST * excess * self._now.mean())
             scores.append(Score(candidate, margin, cost_per_s))
+            if not excess:
+                break  # a larger margin only costs more
         return min(scores, key=lambda score: score.cost_per_s)
 
     def _ordered(self, demand: FloatArray) -> FloatArray:
