@@ -4,6 +4,7 @@ A command's module is imported only when that command runs, so `sojourn solve` d
 or torch to load.
 """
 
+import errno
 import importlib
 import sys
 from collections.abc import Sequence
@@ -37,6 +38,8 @@ _COMMANDS_OF_ONE_THREAD = ("plan", "simulate", "solve")
 
 #: The extra of pyproject.toml that brings a package.
 _EXTRAS = {"matplotlib": "reports", "obstore": "store", "torch": "torch"}
+#: What a write or a close says of a disk, without the name of the file.
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)
 
 
 def load_command(name: str) -> click.Command:
@@ -92,9 +95,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
         click.echo(f"sojourn: {' '.join(message.split())}", err=True)
         return 2
     except OSError as error:
-        if error.filename is None:  # no file that a user could have named
-            raise
-        click.echo(f"sojourn: {error.filename}: {error.strerror}", err=True)
+        if error.filename is None and error.errno not in _DISK_ERRORS:
+            raise  # no file or disk that a user could have chosen
+        path = "" if error.filename is None else f"{error.filename}: "
+        click.echo(f"sojourn: {path}{error.strerror}", err=True)
         return 2
     except ModuleNotFoundError as error:
         package = str(error.name).partition(".")[0]

@@ -88,7 +88,13 @@ def copy_manifests(folder: Path) -> list[Path]:
 
     if folder.resolve() != MANIFESTS:
         ignored = shutil.ignore_patterns("render.py", "README.md", "release")
-        shutil.copytree(MANIFESTS, folder, ignore=ignored, copy_function=copy, dirs_exist_ok=True)
+        try:
+            shutil.copytree(
+                MANIFESTS, folder, ignore=ignored, copy_function=copy, dirs_exist_ok=True
+            )
+        except shutil.Error as error:
+            _, _, reason = error.args[0][0]  # of the first file or folder
+            raise InvalidInputError(reason) from error
     return sorted(kept)
 
 
