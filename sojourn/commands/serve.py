@@ -139,7 +139,7 @@ def command(
     for note in run.notes:
         say(note)
     if check:
-        slas = {application.model: application.sla for application in run.applications}
+        slas = {application.application: application.sla for application in run.applications}
         if as_json:
             print_json({"config": config, "slas": slas, "notes": run.notes})
         else:

@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from deployments.config.user_config import AccessConfig
-from deployments.local.run import ServedApplication
+from deployments.local.run import LocalRun, ServedApplication
 from deployments.local.service import LocalService
 from policy.errors import InvalidInputError
 from sojourn.cli import main
@@ -75,6 +75,16 @@ def test_signals_in_quick_succession_are_one_and_only_two_count(monkeypatch):
 )
 def test_options_that_would_do_nothing(refused, options, said):
     assert said in refused("serve", *options.split())
+
+
+def test_check_shows_the_sla_of_each_application_also_of_models_of_one_name(monkeypatch, as_json):
+    applications = (
+        ServedApplication("a", "m", "/a", "99%", AccessConfig()),
+        ServedApplication("b", "m", "/b", "95%", AccessConfig()),
+    )
+    run = LocalRun("127.0.0.1", 8000, applications, {})
+    monkeypatch.setattr(serve, "load_served_file", lambda *_, **__: run)
+    assert as_json("serve", "--check", "two.yaml")["slas"] == {"a": "99%", "b": "95%"}
 
 
 @pytest.mark.slow
