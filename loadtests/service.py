@@ -20,7 +20,9 @@ def model_metadata(url: str, model: str | None, token: str | None = None) -> dic
     """
     check_url("--url", url)
     if model is None:
-        hosted = ask(url, "/v2/models", token).get("models") or ()
+        hosted = ask(url, "/v2/models", token).get("models")
+        if not isinstance(hosted, list) or not all(isinstance(name, str) for name in hosted):
+            hosted = []
         if len(hosted) > 1:
             names = ", ".join(hosted)
             raise InvalidInputError(f"the service at {url} has {names}: choose one by --model")

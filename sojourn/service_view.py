@@ -7,6 +7,7 @@ from typing import Any
 
 from deployments.access.credentials import read_token
 from deployments.local.urls import ask, check_url
+from policy.errors import InvalidInputError
 
 Document = Mapping[str, Any]
 
@@ -46,6 +47,10 @@ class ServiceView:
         # Eight polls of two replicas miss one of them once in 128 times.
         for _ in range(1 if replicas == 1 else min(MAX_POLLS, 4 * replicas)):
             document = self._ask("/sojourn/policy")
+            if "last_minute" not in document:
+                raise InvalidInputError(
+                    f"{self.url}/sojourn/policy is not that of a Sojourn service"
+                )
             if "stages" in document:
                 document = {**document, **self._ask("/sojourn/pipeline")}
             self._replicas[document.get("replica") or "-"] = self._clock(), document

@@ -39,6 +39,10 @@ def test_a_service_of_one_model_is_asked_for_its_name(monkeypatch):
     hosted.append("mails")
     with pytest.raises(InvalidInputError, match="has tickets, mails: choose one by --model"):
         model_metadata("http://s", None)
-    hosted.clear()
+
+
+@pytest.mark.parametrize("hosted", [[], None, 5, "abc", {"a": 1}, [1], [{"name": "a"}], [{}, {}]])
+def test_a_list_of_models_in_another_form_is_not_the_protocol(monkeypatch, hosted):
+    monkeypatch.setattr(service, "ask", lambda url, path, token: {"models": hosted})
     with pytest.raises(InvalidInputError, match="does not speak the Open Inference Protocol"):
         model_metadata("http://s", None)

@@ -159,6 +159,13 @@ def test_a_user_error(refused, arguments, complaint):
     assert complaint in refused("top", *arguments)
 
 
+@pytest.mark.parametrize("command", [["top", "--once"], ["explain"]])
+def test_a_service_of_another_kind(refused, monkeypatch, command):
+    monkeypatch.setattr(service_view, "_asker", lambda *_: lambda path: {})
+    said = refused(*command, "--url", "http://s")
+    assert said == "sojourn: http://s/sojourn/policy is not that of a Sojourn service"
+
+
 def test_a_service_that_does_not_answer_to_the_end(refused):
     with sending(NO_ANSWERS["truncated"]) as url:
         assert f"sojourn: no service answers at {url} (" in refused("top", "--once", "--url", url)
