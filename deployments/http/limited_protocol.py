@@ -59,8 +59,8 @@ class LimitedProtocol(HttpToolsProtocol):
         #: Set while the client does not keep up with its answers.
         self._read_timer: asyncio.TimerHandle | None = None
         self._last_answer_s = 0.0
-        #: Whether the last answer was written, and what still comes is thrown away.
-        self._lingering = False
+        #: Whether what still comes is thrown away, and whether the last answer was written, too.
+        self._rejected = self._lingering = False
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Expect a first request as soon as a further one."""
@@ -172,8 +172,9 @@ class LimitedProtocol(HttpToolsProtocol):
         would take the answer from it.
         """
         self._receiving_since_s = None
-        if self._lingering or self.transport.is_closing():
+        if self._rejected or self.transport.is_closing():
             return
+        self._rejected = True
         before = None if self._in_body else self.cycle
         if self._in_body and self.pipeline:  # it waits until those before it are answered
             self.pipeline.popleft()

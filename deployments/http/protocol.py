@@ -89,7 +89,7 @@ class InferenceProtocol(LimitedProtocol):
 
     def data_received(self, data: bytes) -> None:
         """Read on the fast path if the request is ordinary, else with uvicorn's parser."""
-        if self._lingering:
+        if self._rejected:
             return
         if self._missing:
             self._read_body(data)

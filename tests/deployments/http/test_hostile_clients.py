@@ -135,6 +135,24 @@ async def test_what_comes_before_garbage_is_answered_and_nothing_else(service, c
     assert told == {(200, ""): 2} | ({(408, ""): 1} if b" 408 " in rest else {})
 
 
+async def test_what_follows_garbage_is_thrown_away_and_not_logged(service, connect, caplog):
+    """Each further byte was logged for as long as the request before the garbage took."""
+    service._model.gate.clear()
+    content = json.dumps(body((1, 2))).encode()
+    async with connect() as (reader, writer):
+        writer.write(
+            b"POST %s HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n" % INFER.encode()
+        )
+        writer.write(b"%x\r\n%s\r\n0\r\n\r\nhello\r\n\r\n" % (len(content), content))
+        for _ in range(20):
+            await asyncio.sleep(0.001)
+            writer.write(b"x")
+        service._model.gate.set()
+        assert (await read_json(reader))[0] == 200
+        assert await reader.read() == b""
+    assert sum("Invalid HTTP" in record.message for record in caplog.records) <= 1
+
+
 async def test_a_stream_ends_with_its_client_also_if_requests_wait_behind_it(connect):
     """It went on for ever: sixteen of them closed the console, and the server could not stop."""
     console = InferenceProtocol.hosted.app.console
