@@ -160,11 +160,13 @@ class WaitSearch:
             low, high, step = max(0.0, low - step), low, 4 * step
         while self.in_time(control_limit, high):
             if high == self._max_wait_ms:
-                return self.candidate(control_limit, high)
+                wait = high
+                break
             low, high, step = high, min(high + step, self._max_wait_ms), 4 * step
-        wait = float(brentq(excess, low, high, xtol=resolution / 2))
-        while not self.in_time(control_limit, wait):
-            wait, resolution = max(low, wait - resolution), 2 * resolution
+        else:
+            wait = float(brentq(excess, low, high, xtol=resolution / 2))
+            while not self.in_time(control_limit, wait):
+                wait, resolution = max(low, wait - resolution), 2 * resolution
         found = self.candidate(control_limit, wait)
         return found if found.cost < cheaper_than else None
 
