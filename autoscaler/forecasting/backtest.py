@@ -97,6 +97,7 @@ class Backtest:
         self._window_required = self._by_window(self._required, windows)[:, -1]
         unknown = trailing_max(1.0 - history.known.values, steps_ahead + _WINDOW_STEPS)
         self._known = self._by_window(unknown, windows)[:, -1] == 0
+        self._used = unknown[self._first + steps_ahead :] == 0
         self._now = self._required[self._first :]
         # peak[u] is the highest rate required in the steps u+1 to u+steps_ahead.
         self._peak = trailing_max(self._now, steps_ahead)[steps_ahead:]
@@ -129,8 +130,9 @@ class Backtest:
         size = self._peak.size
         errors = np.where(
             self._peak > floor[:size], (self._peak - point[:size]) / deviation[:size], -math.inf
-        )
-        ranks = np.maximum(0, size - 1 - (_MISSED_RISKS * risk * size).astype(np.int64))
+        )[self._used]
+        missed = (_MISSED_RISKS * risk * errors.size).astype(np.int64)
+        ranks = np.maximum(0, errors.size - 1 - missed)
         scores = []
         for margin in sorted(set(np.partition(errors, ranks)[ranks].tolist())):
             demand = np.maximum(np.minimum(point + margin * deviation, self._cap), floor)
@@ -157,9 +159,11 @@ class Backtest:
         """
         least = -trailing_max(-ordered, self.steps_ahead)
         served = self._by_window(least[:-1], self._known.size)
+        # A start shorter than a step serves within the step of its order.
+        best = served if self._lost_share == 1 else self._by_window(ordered, self._known.size)
         unserved = self._lost_share * np.maximum(0.0, self._window_rates - served).sum(axis=1)
         allowed = self._history.unserved_share * self._window_rates.sum(axis=1)
-        missed = (unserved > allowed) | (served.max(axis=1) < self._window_required)
+        missed = (unserved > allowed) | (best.max(axis=1) < self._window_required)
         return float(missed[self._known].mean())
 
     def _point_forecasts(self, point: PointForecast) -> FloatArray:
@@ -185,9 +189,9 @@ def min_forecast_per_s(rates: FloatArray) -> float:
     return max(MIN_FORECAST_SHARE * mean, 1e-9)
 
 
-def demand_cap_per_s(required_rates: FloatArray) -> float:
+def demand_cap_per_s(required_rates: FloatArray, headroom: float = HEADROOM) -> float:
     """Return the upper bound of a demand: a little above the last day's highest required rate."""
-    return (1 + HEADROOM) * float(required_rates[-SCORED_STEPS:].max(initial=0.0))
+    return (1 + headroom) * float(required_rates[-SCORED_STEPS:].max(initial=0.0))
 
 
 def choose_cheapest(scores: Sequence[Score], incumbent: Candidate | None, gain: float) -> Score:

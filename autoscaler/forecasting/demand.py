@@ -35,6 +35,8 @@ _CHOOSE_EVERY_S = 600
 _CHOOSE_AFTER_STEPS = 1800 // STEP_S
 #: Share of the cost that a change of forecast must save.
 _MIN_GAIN = 0.02
+#: Share by which a demand may exceed the highest rate required ever, while the past is short.
+_YOUNG_HEADROOM = 0.3
 #: While the past is short, `HEADROOM` is kept on top of the highest rate required in two minutes.
 _PRIOR_STEPS = 120 // STEP_S
 #: Limit on the steps by which missing reports lengthen the horizon.
@@ -113,9 +115,11 @@ class DemandForecaster:
         point = self._score.candidate.point
         expected_per_s = float(point.values(rates, required_rates, steps_ahead)[-1])
         point_per_s = max(expected_per_s, min_forecast_per_s(history.rates.values))
+        # A past that is short says little of what never comes.
+        headroom = HEADROOM + self._prior_weight * (_YOUNG_HEADROOM - HEADROOM)
         cap_per_s = max(
-            demand_cap_per_s(history.required_rates.values),
-            (1 + HEADROOM) * float(required_rates.max()),
+            demand_cap_per_s(history.required_rates.values, headroom),
+            (1 + headroom) * float(required_rates.max()),
         )
         margin_per_s = self._score.margin * math.sqrt(point_per_s)
         calibrated = max(0.0, min(point_per_s + margin_per_s, cap_per_s))

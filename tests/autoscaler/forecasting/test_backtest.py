@@ -39,7 +39,8 @@ def missed_share(history, ordered, exact_ahead):
         window = rates[end - 6 : end]
         unserved = min(1.0, exact_ahead) * np.maximum(0, window - served).sum()
         too_little = unserved > history.unserved_share * window.sum()
-        missed.append(too_little or served.max() < required[end - 1])
+        best = served if exact_ahead >= 1 else ordered[end - 6 : end]
+        missed.append(too_little or best.max() < required[end - 1])
     return np.mean(missed)
 
 
@@ -94,15 +95,16 @@ def test_no_margin_is_kept_for_jumps_that_it_would_not_cover(jumps):
     assert Backtest(history, 6).score(Candidate(PEAKS[0]), 0.01).margin < 10
 
 
-def test_nothing_is_learned_from_gaps():
+@pytest.mark.parametrize("gap_s", [2_000.0, 72_000.0])
+def test_nothing_is_learned_from_gaps(gap_s):
     rates = bursty(1, 9000)
     whole, gappy = history_of(rates), history_of(rates)
     whole_steps = Backtest(whole, 6).steps
-    gappy.observe(9000.0 + 2000.0, [900.0] * 10)
+    gappy.observe(9000.0 + gap_s, [900.0] * 10)
     backtest = Backtest(gappy, 6)
     assert backtest.steps <= whole_steps + 1
     assert backtest.score(Candidate(LAST), 0.01).margin == pytest.approx(
-        Backtest(whole, 6).score(Candidate(LAST), 0.01).margin, rel=0.05
+        Backtest(whole, 6).score(Candidate(LAST), 0.01).margin, rel=0.1
     )
 
 

@@ -78,6 +78,13 @@ def test_a_new_service_keeps_headroom_on_top_of_the_last_two_minutes():
     assert seen.demand_per_s == pytest.approx(110, rel=0.01)
 
 
+def test_a_new_service_whose_load_climbs_is_ahead_of_its_highest_rate():
+    """A margin that the climb has shown to be needed was cut at a tenth above the past."""
+    seconds = np.arange(240)
+    seen = learned(20 + 0.5 * seconds).forecast(240.0, 20.0, 0.01)
+    assert seen.demand_per_s > 20 + 0.5 * (240 + 20)
+
+
 @pytest.mark.slow
 def test_expecting_recurring_peaks_is_cheaper(monkeypatch):
     """At half past every hour the load is four times as high for five minutes."""
