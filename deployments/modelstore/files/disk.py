@@ -65,12 +65,15 @@ class Disk:
         for path in sorted(self._manifests.glob("*/*/*.json")):
             with suppress(ValueError, TypeError, InvalidInputError):
                 name = ModelName(*path.relative_to(self._manifests).with_suffix("").parts)
-                models[name] = Manifest(
-                    tuple(
-                        (file, Blob(digest, size_bytes))
-                        for file, digest, size_bytes in json.loads(path.read_bytes())
-                    )
+                files = tuple(
+                    (file, Blob(digest, size_bytes))
+                    for file, digest, size_bytes in json.loads(path.read_bytes())
                 )
+                if files and all(
+                    _DIGEST.fullmatch(blob.sha256) and isinstance(blob.size_bytes, int)
+                    for _, blob in files
+                ):
+                    models[name] = Manifest(files)
         for path in self._partial.iterdir():
             path.unlink()
         return models, blobs

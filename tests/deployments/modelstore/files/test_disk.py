@@ -1,5 +1,6 @@
 import errno
 import hashlib
+import json
 import os
 
 import numpy as np
@@ -126,3 +127,20 @@ def test_a_restart_finds_what_is_whole_and_deletes_the_rest(disk, tmp_path):
     assert not partial.exists()
     disk.remove_manifest(NAME)
     assert Disk(tmp_path).recover()[0] == {}
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        [],
+        [["f.safetensors", 5, "x"]],
+        [["f.safetensors", ["0" * 64], 3]],
+        [["f.safetensors", "../../../etc/passwd", 3]],
+        [["f.safetensors", "0" * 64, "3"]],
+    ],
+)
+def test_a_restart_leaves_out_a_wrong_list_of_files(disk, tmp_path, files):
+    manifest = Manifest((("model.safetensors", BLOB),))
+    disk.save_manifest(NAME, manifest)
+    (tmp_path / "manifests" / "pytorch" / "m" / "2.json").write_text(json.dumps(files))
+    assert Disk(tmp_path).recover() == ({NAME: manifest}, [BLOB])
