@@ -27,7 +27,8 @@ class Hold:
 
     def attached(self, tier: str, begin_s: float) -> None:
         """Report to the manager for how long this process attached to what was in the tier."""
-        if self.source == tier:
+        # Once this hold is closed, its descriptor may be another file's.
+        if self.source == tier and self.close.alive:
             message = {"do": "attached", "seconds": time.monotonic() - begin_s}
             with suppress(OSError):  # the manager is gone
                 os.write(self._descriptor, json.dumps(message).encode())
