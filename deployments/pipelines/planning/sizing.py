@@ -211,14 +211,11 @@ def division_despite_refusals(
         return answered(division)[0] >= sla.least_level
 
     plenty, workers = _plenty(least, most), least
+    if not is_enough(workers) and not is_enough(plenty):
+        return least
     while not is_enough(workers):
-        level, missed = answered(workers)
-        more = [(missed[stage], more) for stage, more in _with_another(workers, 1, plenty)]
-        if not more:
-            return least
-        _, workers = max(more)
-        if answered(workers)[0] <= level and not is_enough(plenty):
-            return least
+        _, missed = answered(workers)
+        _, workers = max((missed[stage], more) for stage, more in _with_another(workers, 1, plenty))
     while fewer := [one for one in _with_another(workers, -1, least) if is_enough(one[1])]:
         workers = max(fewer, key=lambda one: costs[one[0]])[1]
     return workers

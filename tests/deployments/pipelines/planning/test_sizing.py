@@ -91,6 +91,19 @@ def test_workers_move_where_they_help_more_at_the_same_cost():
     assert found == (2, 2)
 
 
+def test_where_plenty_of_workers_are_refused_too_much_no_others_are_tried():
+    asked = []
+
+    def answered(division):
+        asked.append(division)
+        return 1e-3 * sum(division), (1, 2, 3)  # each worker helps a little
+
+    sla, least = ServiceLevelObjective(60.0, 99.0), (1, 1, 1)
+    found = sizing.division_despite_refusals(answered, sla, least, (9, 9, 9), (1.0, 1.0, 1.0))
+    assert found == least
+    assert asked == [least, (9, 9, 9)]
+
+
 def test_what_reaches_each_stage():
     steps = [
         stage("first", 1.0),
