@@ -17,6 +17,7 @@ from deployments.pipelines.planning.division_table import DivisionTable
 from deployments.pipelines.planning.stage_autoscaler import PipelineScaler
 from deployments.pipelines.serving.config import PipelineConfig
 from deployments.pipelines.serving.planning import without_code
+from policy.errors import InfeasibleError
 from policy.objective import ServiceLevelObjective
 from policy.profile import Profile
 
@@ -46,7 +47,8 @@ class PipelineAutoscaler:
         self.scaler = PipelineScaler(pipeline.core, self._settings, config.max_replicas())
         self._planner = WorkerProcess("the planner of the pipeline")
         self._planned: tuple[Mapping[str, Profile | None], Mapping[str, float]] = {}, {}
-        self._counts_refusals = False
+        #: Whether the newest plan was to count refusals; None if its process failed.
+        self._counts_refusals: bool | None = None
         self._planned_s = self._created_s = self._started_s = time.monotonic()
         # Forecasts go by the time of day, and a wall clock may be set back.
         self._wall_s = time.time() - time.monotonic()
@@ -73,16 +75,25 @@ class PipelineAutoscaler:
         self._planned = profiles, self._pipeline.core.backlog.items_per_request()
         self._counts_refusals = counts_refusals
         measured = self._pipeline.core.backlog.measured_steps()
-        self.table = await self._solve(without_code([*self._steps], stages, measured), sla)
+        steps = without_code([*self._steps], stages, measured)
+        try:
+            self.table = await self._solve(steps, sla, counts_refusals)
+        except InfeasibleError as error:
+            if not counts_refusals:
+                raise
+            logger.warning("%s; the plan counts no refusals", error)
+            self.table = await self._solve(steps, sla, counts_refusals=False)
         self.sla = sla
         self.scaler.use(self.table, sla)
 
-    async def _solve(self, steps: Sequence[Step], sla: ServiceLevelObjective) -> DivisionTable:
+    async def _solve(
+        self, steps: Sequence[Step], sla: ServiceLevelObjective, counts_refusals: bool
+    ) -> DivisionTable:
         config = self._config
         arguments = steps, sla, self._most, config.worker_costs()
         limits: Any = {
             "max_replicas": config.max_replicas(),
-            "counts_refusals": self._counts_refusals,
+            "counts_refusals": counts_refusals,
         }
         if self.table is None:  # the worker process has a low priority, and this is urgent
             from deployments.pipelines.planning.scaling import solve_divisions  # it loads numba
@@ -122,7 +133,7 @@ class PipelineAutoscaler:
             await self._plan(self.sla, counts_refusals=self._refuses)
         except Exception as error:
             if isinstance(error, WorkerError):
-                self._counts_refusals = False  # it may do better next time
+                self._counts_refusals = None  # it may do better next time
             logger.exception("the stages could not be planned again; the plan in force stays")
 
     def step(self, now_s: float) -> None:
@@ -144,7 +155,7 @@ class PipelineAutoscaler:
         is_planning = self._planning is not None and not self._planning.done()
         if self.table is None or is_planning or time.monotonic() < self._planned_s + _PLAN_AGAIN_S:
             return False
-        if self._refuses and not self._counts_refusals:
+        if self._counts_refusals is not self._refuses:
             return True
         profiles, before = self._planned
         items = self._pipeline.core.backlog.items_per_request()

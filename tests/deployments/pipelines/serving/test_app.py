@@ -189,7 +189,7 @@ async def test_the_workers_are_planned_for_the_sla_that_is_configured(
 ):
     solved: list[float] = []
 
-    async def plan(autoscaler, steps, sla):
+    async def plan(autoscaler, steps, sla, counts_refusals):
         if sla.response_time_ms < 1:
             raise InfeasibleError("too short")
         solved.append(sla.response_time_ms)
@@ -275,7 +275,7 @@ async def test_a_plan_for_another_sla_is_not_replaced_by_one_for_the_sla_before(
     asked: list[float] = []
     solved = asyncio.Event()
 
-    async def plan(autoscaler, steps, sla):
+    async def plan(autoscaler, steps, sla, counts_refusals):
         asked.append(sla.response_time_ms)
         if len(asked) == 3:
             await solved.wait()
@@ -300,16 +300,20 @@ async def test_a_plan_for_another_sla_is_not_replaced_by_one_for_the_sla_before(
     await service.close()
 
 
-async def test_where_late_requests_are_served_none_is_counted_as_refused(monkeypatch):
+async def test_refusals_are_counted_while_late_requests_are_refused_and_not_while_served(
+    monkeypatch,
+):
     monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
+    monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)
     counted: list[bool] = []
 
-    async def plan(autoscaler, steps, sla):
-        counted.append(autoscaler._counts_refusals)
+    async def plan(autoscaler, steps, sla, counts_refusals):
+        counted.append(counts_refusals)
         return TABLE
 
     monkeypatch.setattr(PipelineAutoscaler, "_solve", plan)
-    service = make_service({"limits": {"late": "serve"}}, autoscaling={"max_workers": 4})
+    served = {"limits": {"late": "serve"}}
+    service = make_service(served, autoscaling={"max_workers": 4})
     await service.start()
     core = service.pipeline.core
     core.offered += 1
@@ -317,6 +321,43 @@ async def test_where_late_requests_are_served_none_is_counted_as_refused(monkeyp
     assert counted == [False]
     await service.configure(parse_user_config({}))
     await until(lambda: counted == [False, True])
+    await service.configure(parse_user_config(served))
+    await until(lambda: counted == [False, True, False])
+    await service.close()
+
+
+async def test_a_plan_counts_no_refusals_where_no_workers_keep_the_sla_with_them(
+    monkeypatch, caplog
+):
+    monkeypatch.setattr(autoscaler_module, "PERIOD_S", 0.001)
+    monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)
+    counted: list[bool] = []
+
+    async def plan(autoscaler, steps, sla, counts_refusals):
+        counted.append(counts_refusals)
+        if counts_refusals:
+            raise InfeasibleError("3 do not keep it")
+        return replace(TABLE)
+
+    monkeypatch.setattr(PipelineAutoscaler, "_solve", plan)
+    service = make_service({}, autoscaling={"max_workers": 4})
+    await service.start()
+    first = service.autoscaler.table
+    await until(lambda: service.autoscaler.table is not first)
+    core, stages = service.pipeline.core, service.pipeline.stages
+    for _ in range(3):  # it decides on, and plans no more
+        core.offered += 1
+        await until(lambda: service.autoscaler.scaler._offered == core.offered)
+    assert counted == [False, True, False]
+    second = service.autoscaler.table
+    stages[0] = replace(stages[0], profile=Profile("m", "d", [9.0, 9.1, 9.2, 9.3]))
+    await until(lambda: service.autoscaler.table is not second)
+    assert counted == [False, True, False, True, False]
+    said = [record for record in caplog.records if record.name == "sojourn.pipelines"]
+    assert {record.getMessage() for record in said} == {
+        "3 do not keep it; the plan counts no refusals"
+    }
+    assert not any(record.exc_info for record in said)
     await service.close()
 
 
@@ -325,9 +366,9 @@ async def test_a_plan_whose_process_died_is_made_again(monkeypatch):
     monkeypatch.setattr(autoscaler_module, "_PLAN_AGAIN_S", 0.0)
     asked: list[bool] = []
 
-    async def plan(autoscaler, steps, sla):
-        asked.append(autoscaler._counts_refusals)
-        if len(asked) == 2:
+    async def plan(autoscaler, steps, sla, counts_refusals):
+        asked.append(counts_refusals)
+        if len(asked) in (2, 4):
             raise WorkerError("it died")
         return TABLE
 
@@ -335,6 +376,8 @@ async def test_a_plan_whose_process_died_is_made_again(monkeypatch):
     service = make_service({}, autoscaling={"max_workers": 4})
     await service.start()
     await until(lambda: asked == [False, True, True])
+    await service.configure(parse_user_config({"limits": {"late": "serve"}}))
+    await until(lambda: asked == [False, True, True, False, False])
     await service.close()
 
 
@@ -346,9 +389,9 @@ async def test_another_profile_or_fan_out_is_planned_again(monkeypatch, change):
     counted: list[bool] = []
     again = asyncio.Event()
 
-    async def plan(autoscaler, steps, sla):
+    async def plan(autoscaler, steps, sla, counts_refusals):
         asked.append(steps)
-        counted.append(autoscaler._counts_refusals)
+        counted.append(counts_refusals)
         if len(asked) == 3:
             await again.wait()
         return TABLE
