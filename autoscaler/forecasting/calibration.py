@@ -36,6 +36,9 @@ FloatArray = NDArray[np.float64]
 
 #: Bounds of the risk.
 MIN_RISK, MAX_RISK = 0.001, 0.1
+#: The risk to begin with, as a share of a: margins are chosen on the windows that they are judged
+#: by, so they miss more of the next ones.
+_FIRST_SHARE = 0.7
 #: The step γ: a missed window lowers the risk by 5%, and it takes 1 / a windows to make up for it.
 STEP = 0.05
 #: After a longer silence, windows are not judged: what was ordered meanwhile is unknown.
@@ -47,7 +50,7 @@ class WindowCalibration:
 
     def __init__(self, compliant_share: float = 0.99) -> None:
         self._allowed = 1.0 - compliant_share
-        self._log_risk = _bounded(math.log(self._allowed))
+        self._log_risk = _bounded(math.log(_FIRST_SHARE * self._allowed))
         # (time, requests per second within the SLA) of each change in what was ordered; NaN if the
         # order was limited.
         self._orders: deque[tuple[float, float]] = deque()

@@ -35,9 +35,9 @@ _CHOOSE_EVERY_S = 600
 _CHOOSE_AFTER_STEPS = 1800 // STEP_S
 #: Share of the cost that a change of forecast must save.
 _MIN_GAIN = 0.02
-#: Share by which a demand may exceed the highest rate required ever, while the past is short.
-_YOUNG_HEADROOM = 0.3
-#: While the past is short, `HEADROOM` is kept on top of the highest rate required in two minutes.
+#: While the past is short, a demand may exceed its highest required rate by this share instead of
+#: `HEADROOM`, and exceeds that of the last two minutes by as much.
+_YOUNG_HEADROOM = 0.2
 _PRIOR_STEPS = 120 // STEP_S
 #: Limit on the steps by which missing reports lengthen the horizon.
 _MAX_UNKNOWN_STEPS = 30
@@ -123,8 +123,7 @@ class DemandForecaster:
         )
         margin_per_s = self._score.margin * math.sqrt(point_per_s)
         calibrated = max(0.0, min(point_per_s + margin_per_s, cap_per_s))
-        # While the past is short, keep headroom on top of the highest rate of late.
-        prior = (1 + HEADROOM) * float(required_rates[-_PRIOR_STEPS:].max())
+        prior = (1 + headroom) * float(required_rates[-_PRIOR_STEPS:].max())
         demand = max(
             calibrated + self._prior_weight * max(0.0, prior - calibrated),
             self._recurring_peak(end_s // STEP_S, steps_ahead),
