@@ -1,9 +1,12 @@
-"""A small pipeline as a config."""
+"""A small pipeline as a config, and as a service."""
 
 import copy
 from typing import Any
 
 import numpy as np
+
+from deployments.pipelines.serving.config import parse_args, parse_user_config
+from deployments.pipelines.serving.service import PipelineService
 
 #: x, three numbers, is doubled twice: by a model, and by a function.
 CONFIG: dict[str, Any] = {
@@ -80,3 +83,9 @@ def config(**changes):
     document = copy.deepcopy(CONFIG)
     document["applications"][0]["args"]["pipeline"].update(changes)
     return document
+
+
+def make_service(user_config=None, **changes):
+    """Return the service of `config` with these changes, not started."""
+    args = config(**changes)["applications"][0]["args"]
+    return PipelineService(parse_args(args), parse_user_config(user_config))
