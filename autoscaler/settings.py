@@ -21,10 +21,10 @@ class AutoscalerSettings:
     """The settings of the autoscaler; `deployments.config.user_config` has their ranges.
 
     At a `risk` of None, the share of the one-minute windows that a forecast may miss is adapted
-    until `compliant_minutes` percent of the minutes comply. The offered rate is averaged
-    over `window_s`. Fewer replicas must have been enough for `scale_down_delay_s` before some go;
-    None: as long as a replica takes to start, but at most two windows. If no replica is required at
-    all, the last one goes after `scale_to_zero_delay_s` without a request. A sudden rise by
+    until `compliant_minutes` percent of the minutes comply. The offered rate is averaged over
+    `window_s`. Fewer replicas must have been enough for `scale_down_delay_s` before some go; None:
+    as long as a replica takes to start, but at most two windows. If no replica is required at all,
+    the last one goes after `scale_to_zero_delay_s` without a request. A sudden rise by
     `burst_factor` is absorbed without new replicas. Of `standbys`, `AUTO` keeps as many as pay.
     """
 

@@ -38,7 +38,7 @@ _MIN_GAIN = 0.02
 #: While the past is short, a demand may exceed its highest required rate by this share instead of
 #: `HEADROOM`, and exceeds that of the last two minutes by as much.
 _YOUNG_HEADROOM = 0.2
-_PRIOR_STEPS = 120 // STEP_S
+_PRIOR_STEPS = 120 // STEP_S  # two minutes
 #: Limit on the steps by which missing reports lengthen the horizon.
 _MAX_UNKNOWN_STEPS = 30
 

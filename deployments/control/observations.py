@@ -33,11 +33,10 @@ class Observations:
     """A replica's observations between two ticks.
 
     `response_times_s` are of the requests answered; `ReplicaObserver` says which are counted.
-    `proxy_delay_ms` is what requests wait in HAProxy, beyond the
-    delay that the SLA allows for, `outward_delay_ms` of it before they reach the replica. Requests
-    `refused_unread` were refused before they were parsed, `refusal_s` in all after they could first
-    have been read. `energy_mj` is what the device's meter counted in the last
-    `elapsed_s`; None without a meter.
+    `proxy_delay_ms` is what requests wait in HAProxy, beyond the delay that the SLA allows for,
+    `outward_delay_ms` of it before they reach the replica. Requests `refused_unread` were refused
+    before they were parsed, `refusal_s` in all after they could first have been read. `energy_mj`
+    is what the device's meter counted in the last `elapsed_s`; None without a meter.
     """
 
     batches: list[BatchRecord] = field(default_factory=list)

@@ -199,7 +199,7 @@ class LimitedProtocol(HttpToolsProtocol):
         self._receive_timer = self.loop.call_later(LINGER_S, self._check_receiving)
 
     def _disconnect(self) -> None:
-        """Tell the app that the client has left; uvicorn tells it of the last request only."""
+        """Signal to the app that the client has left; uvicorn does so for the last request only."""
         cycle = self._answering
         if cycle is not None and not cycle.response_complete:
             cycle.disconnected = True

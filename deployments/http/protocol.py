@@ -327,7 +327,7 @@ class InferenceProtocol(LimitedProtocol):
             self._go_on()
 
     def _release(self) -> None:
-        """Give up what was read of the body, and its part of the budget."""
+        """Release what was read of the body, and its part of the budget."""
         self._chunks.clear()
         if self._reservation is not None:
             self._reservation.release()

@@ -5,7 +5,7 @@ import contextlib
 import importlib.metadata
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import uvicorn
 
@@ -65,6 +65,7 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 class _Server(uvicorn.Server):
-    def capture_signals(self) -> contextlib.AbstractContextManager[None]:  # type: ignore[override]
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
         """Leave signals to the loop; uvicorn would raise them again before `close` ends."""
-        return contextlib.nullcontext()
+        yield

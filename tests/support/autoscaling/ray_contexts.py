@@ -17,7 +17,7 @@ CAPACITY_PER_S = 100.0
 
 
 def keep_in_memory(monkeypatch: pytest.MonkeyPatch, store: Store) -> None:
-    """Have new policies begin without history, and keep theirs in `store` instead of in Ray."""
+    """Make new policies begin without history, and keep theirs in `store` instead of in Ray."""
     monkeypatch.setattr(scaled_deployments, "_deployments", {})
     monkeypatch.setattr(shared_budget, "_budget", shared_budget.SharedBudget())
     monkeypatch.setattr(ray_adapter, "store", lambda: store)
